@@ -7,10 +7,9 @@ import asyncio
 
 import agents
 from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool
-from checks import QUESTION, check, run
+from checks import ASKED, check, run
 from openai import AsyncOpenAI
 
-ASKED = QUESTION[0]["content"]
 # One for all: connections belong to the loop that opened them.
 LOOP = asyncio.Runner()
 # As long as the model likes: of an answer that was cut off the SDK makes an error.
@@ -69,4 +68,4 @@ def calls_tools(client, model):
 
 
 agents.set_tracing_disabled(True)
-run(lambda url: AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60), agents)
+run(lambda url: AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60), "openai-agents")

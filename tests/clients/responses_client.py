@@ -6,7 +6,7 @@
 import json
 
 import openai
-from checks import PLACE, QUESTION, check, run
+from checks import ASKED, PERSON, PLACE, QUESTION, check, run
 
 TOOL = {
     "type": "function",
@@ -15,7 +15,6 @@ TOOL = {
     "strict": True,
     "parameters": PLACE,
 }
-ASKED = QUESTION[0]["content"]
 
 
 def refused(kind, ask, **expected):
@@ -161,13 +160,7 @@ def tools(client, model):
 
 @check
 def held_to_a_schema(client, model):
-    schema = {
-        "type": "object",
-        "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 150}},
-        "required": ["age"],
-        "additionalProperties": False,
-    }
-    form = {"format": {"type": "json_schema", "name": "person", "strict": True, "schema": schema}}
+    form = {"format": {"type": "json_schema", "name": "person", "strict": True, "schema": PERSON}}
     answer = client.responses.create(model=model, max_output_tokens=50, input=ASKED, text=form)
     assert answer.status == "completed" and 0 <= json.loads(answer.output_text)["age"] <= 150, answer
     assert answer.text.format.type == "json_schema"
@@ -197,4 +190,4 @@ def errors(client, model):
     wrong(bad, {"code": "context_length_exceeded"}, input=long, stream=True)
 
 
-run(lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60), openai)
+run(lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60), "openai")

@@ -25,6 +25,10 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 /// Longest message: a sentence with names in it is a third of that.
 const MAX_MESSAGE_CHARS: usize = 600;
 
+/// The code of prompts that do not fit, and the words by which clients know them that see no code: Anthropic's.
+const TOO_LONG: &str = "context_length_exceeded";
+const TOO_LONG_WORDS: &str = "prompt is too long";
+
 /// What a parameter is called in another API.
 type Named = fn(&'static str) -> Cow<'static, str>;
 
@@ -154,7 +158,7 @@ impl ApiError {
             Self::Text(error) => match error {
                 text::Error::PromptTooLong { .. }
                 | text::Error::TemplateExceeds { bound: text::Bound::Output(_), .. } => {
-                    (StatusCode::BAD_REQUEST, INVALID, Some("context_length_exceeded"))
+                    (StatusCode::BAD_REQUEST, INVALID, Some(TOO_LONG))
                 }
                 text::Error::NoRenderer { .. } | text::Error::RendererEnded { .. } => {
                     (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None)
@@ -209,7 +213,7 @@ impl ApiError {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", None)
             }
             Self::Refused(Refusal::PromptTooLong { .. } | Refusal::NeverFits { .. }) => {
-                (StatusCode::BAD_REQUEST, INVALID, Some("context_length_exceeded"))
+                (StatusCode::BAD_REQUEST, INVALID, Some(TOO_LONG))
             }
             Self::Refused(_) => (StatusCode::BAD_REQUEST, INVALID, None),
             Self::Failed(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
@@ -253,7 +257,10 @@ impl ApiError {
 
     /// What is said, with the parameter that it begins with by another name.
     fn message(&self, named: Named) -> String {
-        let message = self.to_string();
+        let mut message = self.to_string();
+        if let (.., Some(TOO_LONG)) = self.kind() {
+            message = format!("the {TOO_LONG_WORDS}: {message}");
+        }
         let renamed = self.param().and_then(|param| {
             let rest = message.strip_prefix(param)?;
             Some(named(param).into_owned() + rest)

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::middleware;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use cake_identity::{NameError, WorkerEntry};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -19,6 +17,7 @@ use super::error::ApiError;
 use super::guard;
 use super::measure::{Bound, Measured};
 use super::not_done::NotDone;
+use super::routes::Routes;
 use super::server::Server;
 use super::{Body, Ready};
 use crate::chronicle::Kind;
@@ -35,32 +34,32 @@ const IMAGINED: (u64, u64) = (1 << 20, 1 << 50);
 /// What it is called.
 const NOBODY: &str = "another-device";
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Invite {
+pub(super) struct Invite {
     ttl_seconds: Option<u64>,
     uses: Option<u32>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Rename {
+pub(super) struct Rename {
     name: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Drain {
+pub(super) struct Drain {
     drain: bool,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+pub(super) struct Nothing {}
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct WhatIf {
+pub(super) struct WhatIf {
     bytes: u64,
 }
 
@@ -73,28 +72,26 @@ macro_rules! small {
 }
 small!(Invite, Rename, Drain, Nothing, WhatIf);
 
-/// What can be asked.
-pub(super) fn routes(server: Arc<Server>) -> Router<Arc<Server>> {
-    let owned = Router::new()
-        .route("/api/members/invite", post(invite))
-        .route("/api/members/{id}/rename", post(rename))
-        .route("/api/members/{id}/drain", post(drain))
-        .route("/api/members/{id}/revoke", post(revoke))
-        .route("/api/what-if", post(what_if))
-        .layer(middleware::from_fn_with_state(server, guard::owned));
-    owned.route("/api/members", get(members))
+/// What the owner alone may ask for.
+pub(super) fn owned() -> Routes {
+    Routes::default()
+        .post("/api/members/invite", invite)
+        .post("/api/members/{id}/rename", rename)
+        .post("/api/members/{id}/drain", drain)
+        .post("/api/members/{id}/revoke", revoke)
+        .post("/api/what-if", what_if)
 }
 
 /// Who joined, for the owner; others hear that they are not.
 #[derive(Default, Serialize)]
-struct Members {
+pub(super) struct Members {
     owner: bool,
     /// Whether there is an authority that others could join.
     authority: bool,
     members: Vec<Known>,
 }
 
-async fn members(
+pub(super) async fn members(
     State(server): State<Arc<Server>>,
     Extension(place): Extension<Arc<Place>>,
     headers: HeaderMap,

@@ -7,7 +7,7 @@
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
 //! answers by itself, `messages` are chats in Anthropic's words, `responses` in OpenAI's newer ones, `ollama` is Ollama's API,
-//! and `tokens` tell what a model is told. What a body holds is counted before it is
+//! and `tokens` tell what a model is told. What `routes` there are `openapi` describes. What a body holds is counted before it is
 //! parsed (`measure`), what a schema asks for before it is compiled (`grammar::bounds`).
 //!
 //! Invariants:
@@ -35,6 +35,7 @@ mod measure;
 mod messages;
 mod not_done;
 mod ollama;
+mod openapi;
 mod owner;
 mod page;
 mod params;
@@ -42,6 +43,7 @@ mod prompts;
 mod requests;
 mod respond;
 mod responses;
+mod routes;
 mod said;
 mod served;
 mod server;
@@ -59,7 +61,6 @@ use std::time::{Duration, UNIX_EPOCH};
 use axum::extract::{OriginalUri, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware;
-use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -76,6 +77,7 @@ pub use params::{default_max_tokens, default_sampling};
 pub use respond::unix_seconds;
 pub use responses::Store;
 pub use served::Served;
+use routes::Routes;
 use server::Ready;
 pub use server::{Server, Stop};
 pub use turns::Turns;
@@ -98,44 +100,65 @@ pub async fn serve(
 
 /// Everything that can be asked for.
 pub fn router(server: Arc<Server>) -> Router {
-    let guarded = Router::new()
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route(messages::PATH, post(messages::create))
-        .route(&format!("{}/count_tokens", messages::PATH), post(messages::count_tokens))
-        .route(responses::PATH, post(responses::create))
-        .route(
-            &format!("{}/{{id}}", responses::PATH),
-            get(responses::retrieve).delete(responses::delete),
-        )
-        .route(&format!("{}/{{id}}/input_items", responses::PATH), get(responses::input_items))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/apply-template", post(tokens::apply_template))
-        .route("/tokenizer_info", get(tokens::tokenizer_info))
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*name}", get(model))
-        .route("/api/cluster", get(watch::cluster))
-        .route("/api/events", get(watch::events))
-        .route("/api/requests", get(watch::requests))
-        .route("/api/log", get(watch::log))
-        .route("/metrics", get(watch::metrics))
-        .merge(household::routes(server.clone()))
-        .merge(ollama::routes())
-        .layer(middleware::from_fn_with_state(server.clone(), guard::authorized));
-    let page = Router::new()
-        .route("/", get(page::index))
-        .route("/page/{name}", get(page::file))
-        .layer(middleware::from_fn_with_state(server.clone(), guard::named));
+    let owned = household::owned().router();
+    let owned = owned.layer(middleware::from_fn_with_state(server.clone(), guard::owned));
+    let guarded = guarded().router().merge(owned);
+    let guarded = guarded.layer(middleware::from_fn_with_state(server.clone(), guard::authorized));
+    let named = named().router();
+    let named = named.layer(middleware::from_fn_with_state(server.clone(), guard::named));
     Router::new()
-        .merge(page)
-        .route("/health", get(health))
-        .route("/ready", get(ready))
+        .merge(named)
+        .merge(open().router())
         .merge(guarded)
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(server)
+}
+
+/// What is there for those who may ask.
+fn guarded() -> Routes {
+    let routes = Routes::default()
+        .post("/v1/chat/completions", chat::create)
+        .post("/v1/completions", completions::create)
+        .post("/v1/embeddings", embeddings::create)
+        .post(messages::PATH, messages::create)
+        .post("/v1/messages/count_tokens", messages::count_tokens)
+        .post(responses::PATH, responses::create)
+        .get("/v1/responses/{id}", responses::retrieve)
+        .delete("/v1/responses/{id}", responses::delete)
+        .get("/v1/responses/{id}/input_items", responses::input_items)
+        .post("/tokenize", tokens::tokenize)
+        .post("/detokenize", tokens::detokenize)
+        .post("/apply-template", tokens::apply_template)
+        .get("/tokenizer_info", tokens::tokenizer_info)
+        .get("/v1/models", models)
+        .get("/v1/models/{*name}", model)
+        .get("/api/cluster", watch::cluster)
+        .get("/api/events", watch::events)
+        .get("/api/requests", watch::requests)
+        .get("/api/log", watch::log)
+        .get("/api/members", household::members)
+        .get("/metrics", watch::metrics);
+    ollama::add_to(routes)
+}
+
+/// What is nobody's secret, for those who call the server by a name of its own.
+fn named() -> Routes {
+    Routes::default()
+        .get("/", page::index)
+        .get("/page/{name}", page::file)
+        .get("/openapi.json", openapi::serve)
+}
+
+/// What is there for everybody.
+fn open() -> Routes {
+    Routes::default().get("/health", health).get("/ready", ready)
+}
+
+/// The method, in small letters, and the path of everything that can be asked for.
+#[cfg(test)]
+fn all_routes() -> Vec<(&'static str, &'static str)> {
+    [guarded(), household::owned(), named(), open()].iter().flat_map(|routes| routes.all().to_vec()).collect()
 }
 
 /// Whether the server runs at all.

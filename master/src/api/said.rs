@@ -1,8 +1,10 @@
 //! What is said, as JSON has it: a text or a list, read as it comes and only as long as it is not too long.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -36,6 +38,24 @@ impl<T> Said<T> {
                 Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
             }
         }
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Said<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Said_{}", T::schema_name()).into()
+    }
+
+    fn json_schema(schemas: &mut SchemaGenerator) -> Schema {
+        let part = schemas.subschema_for::<T>();
+        json_schema!({ "anyOf": [
+            { "type": "string" },
+            { "type": "array", "items": part, "maxItems": MAX_MESSAGES },
+        ] })
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Body, Ready};
 const TOKEN_BYTES: usize = 4;
 
 /// `POST /tokenize`: a text, or a chat.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct TokenizeRequest {
     prompt: Option<String>,
     /// Whether a text gets the tokens around it that the model expects there.
@@ -28,7 +28,7 @@ pub(super) struct TokenizeRequest {
 }
 
 /// `POST /detokenize`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct DetokenizeRequest {
     model: Option<String>,
     tokens: Vec<u32>,

@@ -2,9 +2,11 @@
 //! answer are refused by name, unless they say what is done anyway; all others are let be, as clients of newer versions
 //! send some. `master/API.md` lists both.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::error::ApiError;
@@ -107,6 +109,21 @@ impl<R> Unmet<R> {
     /// Refuses the request, if there is one.
     pub(super) fn check(&self) -> Result<(), ApiError> {
         self.0.map_or(Ok(()), |param| Err(ApiError::Unsupported { param }))
+    }
+}
+
+/// Anything else may be there, and what is refused is so by name.
+impl<R> JsonSchema for Unmet<R> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Unmet".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object" })
     }
 }
 

@@ -1,12 +1,14 @@
 //! OpenAI's JSON: requests as clients send them and answers as they expect them. Fields that are not
 //! known are let be, as clients of newer versions send them, but for those that `unmet` refuses.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::bodies::MAX_BODY_BYTES;
 use super::measure::{Bound, MAX_IDS, Measured};
@@ -15,7 +17,7 @@ use super::unmet::Unmet;
 use crate::grammar::bounds;
 
 /// Parameters that chat and plain completions share.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct Common {
     pub(super) model: Option<String>,
@@ -40,14 +42,14 @@ pub(super) struct Common {
     pub(super) unmet: Unmet,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct StreamOptions {
     pub(super) include_usage: Option<bool>,
 }
 
 /// A value, or a list of them.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(super) enum OneOrMany<T> {
     One(T),
@@ -64,7 +66,7 @@ impl<T> OneOrMany<T> {
 }
 
 /// `POST /v1/chat/completions`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct ChatRequest {
     /// None if they are missing.
     #[serde(default, deserialize_with = "listed")]
@@ -89,27 +91,27 @@ pub(super) struct ChatRequest {
     pub(super) common: Common,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct ResponseFormat {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) json_schema: Option<JsonSchema>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct JsonSchema {
     pub(super) schema: Option<Value>,
 }
 
 /// A function that the model may call.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 pub(super) struct Tool {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) function: Function,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 pub(super) struct Function {
     pub(super) name: String,
     /// The schema of its arguments.
@@ -120,7 +122,7 @@ pub(super) struct Function {
     pub(super) more: serde_json::Map<String, Value>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 pub(super) struct ChatMessage {
     pub(super) role: String,
     pub(super) content: Option<Content>,
@@ -141,14 +143,14 @@ impl ChatMessage {
 }
 
 /// What a message says: as a string or in parts.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Part {
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -184,7 +186,7 @@ pub(super) const fn token_ids(field: &'static str) -> Bound {
 }
 
 /// `POST /v1/completions`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct CompletionRequest {
     pub(super) prompt: Prompt,
     pub(super) logprobs: Option<u64>,
@@ -196,7 +198,7 @@ pub(super) struct CompletionRequest {
 }
 
 /// `POST /v1/embeddings`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct EmbeddingsRequest {
     pub(super) model: Option<String>,
     pub(super) input: Prompt,
@@ -222,6 +224,20 @@ impl Prompt {
             Self::Texts(texts) => texts.len(),
             Self::Ids(ids) => ids.len(),
         }
+    }
+}
+
+impl schemars::JsonSchema for Prompt {
+    fn schema_name() -> Cow<'static, str> {
+        "Prompt".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let ids = json!({ "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": u32::MAX } });
+        let listed =
+            |items: Value| json!({ "type": "array", "items": items, "maxItems": MAX_LISTED });
+        let text = json!({ "type": "string" });
+        json_schema!({ "anyOf": [text, ids, listed(text.clone()), listed(ids.clone())] })
     }
 }
 

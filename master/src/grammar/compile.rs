@@ -21,6 +21,7 @@ use tokio::sync::{AcquireError, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::bounds::{self, MAX_EXPANDED};
+use super::closed::close;
 use super::enforce::Grammar;
 use super::error::{Error, first_line};
 use crate::aside::leaves_memory;
@@ -134,6 +135,7 @@ impl Compiler {
         is_unwanted: &dyn Fn() -> bool,
     ) -> Result<TokenParser, Error> {
         let wanted = || if is_unwanted() { Err(Error::TooMuch) } else { Ok(()) };
+        close(&mut schema);
         let Some(fields) = schema.as_object_mut() else {
             return Err(Error::Unsupported("it is none: expected an object".to_owned()));
         };

@@ -5,6 +5,7 @@
 //! step of an answer has a bound of its own.
 
 pub mod bounds;
+mod closed;
 mod compile;
 mod enforce;
 mod error;
@@ -56,7 +57,7 @@ impl Grammars {
     }
 
     /// JSON that keeps to a schema, without white space but a space after colons and commas: a model may
-    /// go on with white space for ever. Compiled in turn with others; whoever no longer waits for it takes no
+    /// go on with white space for ever, and with properties that nobody listed (`closed`). Compiled in turn with others; whoever no longer waits for it takes no
     /// turn.
     ///
     /// # Errors

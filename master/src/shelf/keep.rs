@@ -10,6 +10,9 @@ use serde_json::Value;
 const EXPECTED: &str =
     "a duration such as 5m or 1h30m, a number of seconds, or forever, which any negative one is";
 
+/// How many characters are shown of what is not that.
+const SHOWN: usize = 64;
+
 /// How long a model stays loaded after its last use. As text: a duration (`5m`), seconds, or `forever`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Keep {
@@ -44,11 +47,14 @@ impl FromStr for Keep {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let time = || humantime::parse_duration(text).ok().map(Self::For);
+        let time = |text: &str| {
+            let time = || humantime::parse_duration(text).ok().map(Self::For);
+            text.parse().ok().and_then(Self::seconds).or_else(time)
+        };
         let found = match (text, text.strip_prefix('-')) {
             ("forever", _) => Some(Self::Forever),
-            (_, Some(beneath)) => beneath.parse::<Self>().ok().map(|_| Self::Forever),
-            _ => text.parse().ok().and_then(Self::seconds).or_else(time),
+            (_, Some(beneath)) => time(beneath).map(|_| Self::Forever),
+            _ => time(text),
         };
         found.ok_or_else(|| format!("expected {EXPECTED}, found {text:?}"))
     }
@@ -62,7 +68,10 @@ impl<'de> Deserialize<'de> for Keep {
             Value::String(text) => text.parse().ok(),
             _ => None,
         };
-        found.ok_or_else(|| D::Error::custom(format!("expected {EXPECTED}, found {said}")))
+        found.ok_or_else(|| {
+            let said: String = said.to_string().chars().take(SHOWN).collect();
+            D::Error::custom(format!("expected {EXPECTED}, found {said}"))
+        })
     }
 }
 
@@ -92,7 +101,8 @@ mod tests {
         {
             assert_eq!(serde_json::from_str::<Keep>(number).unwrap(), expected, "{number}");
         }
-        for text in ["", "-", "soon", "5 parsecs", "nan", "inf", "1e300"] {
+        assert!("-".repeat(1 << 20).parse::<Keep>().is_err());
+        for text in ["", "-", "--1", "soon", "5 parsecs", "nan", "inf", "1e300"] {
             assert!(text.parse::<Keep>().is_err(), "{text}");
         }
         for json in ["true", "[]", "1e300", "\"soon\""] {

@@ -8,7 +8,7 @@ use crate::api::said::{Said, listed};
 use crate::grammar::bounds;
 
 /// The body of a request.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(in crate::api) struct MessagesRequest {
     pub(super) model: Option<String>,
     pub(super) max_tokens: Option<u64>,
@@ -29,14 +29,14 @@ pub(in crate::api) struct MessagesRequest {
 }
 
 /// What one of both sides said in its turn.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Turn {
     pub(super) role: String,
     pub(super) content: Said<Block>,
 }
 
 /// A block of which nothing but text is known.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct TextBlock {
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -44,7 +44,7 @@ pub(super) struct TextBlock {
 }
 
 /// A block: which of these fields it has, its kind says.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Block {
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -59,7 +59,8 @@ pub(super) struct Block {
 }
 
 /// A tool that the client calls.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "MessagesTool")]
 pub(super) struct Tool {
     #[serde(default, rename = "type")]
     pub(super) kind: Option<String>,
@@ -69,7 +70,7 @@ pub(super) struct Tool {
 }
 
 /// Whether a tool is called.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Choice {
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -78,13 +79,13 @@ pub(super) struct Choice {
 }
 
 /// Something of which only the kind matters here.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Kind {
     #[serde(rename = "type")]
     pub(super) kind: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct OutputConfig {
     pub(super) effort: Option<String>,

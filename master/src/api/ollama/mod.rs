@@ -16,37 +16,40 @@ mod wire;
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::response::Response;
-use axum::routing::{any, get, post};
-use axum::{Extension, Router};
 
 use self::answer::{Clock, Kind, Manner};
 use self::ask::Asking;
 use self::models::{called, capable};
 pub(super) use self::names::{LINES, is_asked, named};
-use self::wire::{ChatRequest, GenerateRequest};
+pub(super) use self::wire::{ChatRequest, EmbedRequest, GenerateRequest, NameRequest};
 use super::bodies::Room;
 use super::error::ApiError;
 use super::measure::parse;
+use super::routes::Routes;
 use super::{Body, Ready, Served, Server};
 use crate::scheduler::Scope;
 use crate::shelf::Keep;
 
-pub(super) fn routes() -> Router<Arc<Server>> {
-    let mut routes = Router::new()
-        .route("/api/chat", post(chat))
-        .route("/api/generate", post(generate))
-        .route("/api/embed", post(embed::several))
-        .route("/api/embeddings", post(embed::one))
-        .route("/api/tags", get(models::tags))
-        .route("/api/ps", get(models::running))
-        .route("/api/show", post(models::show))
-        .route("/api/version", get(models::version))
-        .route("/api/pull", post(pull::pull));
-    for path in ["/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/{digest}"] {
-        routes = routes.route(path, any(models::only_told));
-    }
+/// Adds what is there of it.
+pub(super) fn add_to(routes: Routes) -> Routes {
     routes
+        .post("/api/chat", chat)
+        .post("/api/generate", generate)
+        .post("/api/embed", embed::several)
+        .post("/api/embeddings", embed::one)
+        .get("/api/tags", models::tags)
+        .get("/api/ps", models::running)
+        .post("/api/show", models::show)
+        .get("/api/version", models::version)
+        .post("/api/pull", pull::pull)
+        .post("/api/push", models::only_told)
+        .post("/api/create", models::only_told)
+        .post("/api/copy", models::only_told)
+        .delete("/api/delete", models::only_told)
+        .head("/api/blobs/{digest}", models::only_told)
+        .post("/api/blobs/{digest}", models::only_told)
 }
 
 async fn chat(
@@ -124,6 +127,6 @@ pub(super) fn hostile(bytes: &[u8]) {
     if let Ok(request) = parse::<GenerateRequest>(bytes) {
         ask::generate(request, CONTEXT).ok();
     }
-    parse::<wire::EmbedRequest>(bytes).ok();
-    parse::<wire::NameRequest>(bytes).ok();
+    parse::<EmbedRequest>(bytes).ok();
+    parse::<NameRequest>(bytes).ok();
 }

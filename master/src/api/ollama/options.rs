@@ -9,7 +9,7 @@ use crate::api::unmet::{Harmless, Refused, Unmet};
 use crate::api::wire::{Common, OneOrMany};
 
 /// The options of a request. What Ollama needs to load a model is not among them, and let be.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct Options {
     temperature: Option<f32>,

@@ -13,8 +13,9 @@ use crate::grammar::bounds;
 use crate::shelf::Keep;
 
 /// `POST /api/chat`.
-#[derive(Debug, Deserialize)]
-pub(super) struct ChatRequest {
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "OllamaChatRequest")]
+pub(in crate::api) struct ChatRequest {
     #[serde(default, deserialize_with = "listed")]
     pub(super) messages: Vec<Message>,
     pub(super) tools: Option<Vec<Tool>>,
@@ -25,8 +26,8 @@ pub(super) struct ChatRequest {
 }
 
 /// `POST /api/generate`.
-#[derive(Debug, Deserialize)]
-pub(super) struct GenerateRequest {
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+pub(in crate::api) struct GenerateRequest {
     pub(super) prompt: Option<String>,
     pub(super) system: Option<String>,
     /// Whether the prompt is to be read as it is, without a template.
@@ -36,7 +37,7 @@ pub(super) struct GenerateRequest {
 }
 
 /// What both have.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct Shared {
     pub(super) model: Option<String>,
@@ -49,6 +50,7 @@ pub(super) struct Shared {
     pub(super) options: Option<Options>,
     /// How long the model stays loaded after this.
     #[serde(deserialize_with = "keep_alive")]
+    #[schemars(with = "Option<Value>")]
     pub(super) keep_alive: Option<Keep>,
     /// Of all that is not named here.
     #[serde(flatten)]
@@ -69,18 +71,20 @@ impl Refused for InRequests {
 }
 
 /// Whether to think, or how much.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Think {
     Whether(bool),
     Level(String),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "OllamaMessage")]
 pub(super) struct Message {
     pub(super) role: String,
     pub(super) content: Option<String>,
     pub(super) thinking: Option<String>,
+    #[schemars(with = "Option<Vec<Value>>")]
     pub(super) images: Option<Vec<IgnoredAny>>,
     pub(super) tool_calls: Option<Vec<Value>>,
     /// Of a tool's answer.
@@ -89,13 +93,14 @@ pub(super) struct Message {
 }
 
 /// `POST /api/embed`, and `/api/embeddings` with one text as `prompt`.
-#[derive(Debug, Deserialize)]
-pub(super) struct EmbedRequest {
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+pub(in crate::api) struct EmbedRequest {
     pub(super) model: Option<String>,
     #[serde(default, alias = "prompt")]
     pub(super) input: Option<Prompt>,
     pub(super) dimensions: Option<u64>,
     #[serde(default, deserialize_with = "keep_alive")]
+    #[schemars(with = "Option<Value>")]
     pub(super) keep_alive: Option<Keep>,
 }
 
@@ -107,8 +112,8 @@ fn keep_alive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Keep>
 }
 
 /// Requests that name a model and ask nothing of it.
-#[derive(Debug, Deserialize)]
-pub(super) struct NameRequest {
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+pub(in crate::api) struct NameRequest {
     pub(super) model: Option<String>,
     /// Its former name; some clients send both, one of them empty.
     pub(super) name: Option<String>,

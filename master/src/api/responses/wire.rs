@@ -12,7 +12,7 @@ use crate::api::wire::Common;
 use crate::grammar::bounds;
 
 /// The body of a request.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(in crate::api) struct ResponsesRequest {
     pub(super) input: Said<Item>,
     pub(super) instructions: Option<String>,
@@ -30,10 +30,13 @@ pub(in crate::api) struct ResponsesRequest {
     pub(super) truncation: Option<String>,
     pub(super) background: Option<bool>,
     /// What only OpenAI's servers have: a conversation that they keep,
+    #[schemars(with = "Option<Value>")]
     pub(super) conversation: Option<IgnoredAny>,
     /// a prompt that somebody wrote there,
+    #[schemars(with = "Option<Value>")]
     pub(super) prompt: Option<IgnoredAny>,
     /// and a way to make a long conversation shorter.
+    #[schemars(with = "Option<Value>")]
     pub(super) context_management: Option<IgnoredAny>,
     /// How tokens are chosen, and what else a chat has.
     #[serde(flatten)]
@@ -41,7 +44,7 @@ pub(in crate::api) struct ResponsesRequest {
 }
 
 /// One step of a conversation: which of these fields it has, its type says. It is written as it is read.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, schemars::JsonSchema)]
 pub(super) struct Item {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) id: Option<String>,
@@ -73,7 +76,8 @@ pub(super) struct Item {
 }
 
 /// A part of what is said.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
+#[schemars(rename = "ResponsesPart")]
 pub(super) struct Part {
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -85,7 +89,8 @@ pub(super) struct Part {
 }
 
 /// A function that the model may call. Of other tools no more than the type is of interest.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, schemars::JsonSchema)]
+#[schemars(rename = "ResponsesTool")]
 pub(super) struct Tool {
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -96,7 +101,7 @@ pub(super) struct Tool {
     pub(super) strict: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct TextConfig {
     /// What the answer is held to.
@@ -104,7 +109,7 @@ pub(super) struct TextConfig {
     pub(super) verbosity: Option<String>,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, schemars::JsonSchema)]
 pub(super) struct Format {
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -118,7 +123,7 @@ pub(super) struct Format {
     pub(super) strict: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct Reasoning {
     pub(super) effort: Option<String>,

@@ -1,0 +1,125 @@
+"""What a running `cake-master serve` of the demo model says of itself, held against what it answers: each request is one that
+its description allows, and each answer has a status, a content type and JSON that it describes.
+
+    python openapi_client.py http://127.0.0.1:8080 MODEL
+"""
+
+import json
+import urllib.error
+import urllib.request
+
+import jsonschema_rs
+from checks import PLACE, QUESTION, TOOL, check, run
+
+
+class Server:
+    """A server and its description."""
+
+    def __init__(self, url):
+        self.url = url
+        with urllib.request.urlopen(f"{url}/openapi.json") as answer:
+            self.described = json.load(answer)
+
+    def holds(self, schema, value):
+        errors = list(jsonschema_rs.validator_for({**schema, "components": self.described["components"]}).iter_errors(value))
+        assert not errors, (value, errors[:3])
+
+    def ask(self, method, path, body=None, status=200, query="", **names):
+        """The answer, of this status, to a request for a path with these names in it."""
+        operation = self.described["paths"][path][method]
+        if body is not None:
+            self.holds(operation["requestBody"]["content"]["application/json"]["schema"], body)
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path.format(**names) + query, method=method.upper(), data=data)
+        try:
+            answer = urllib.request.urlopen(request, timeout=60)
+        except urllib.error.HTTPError as error:
+            answer = error
+        content, kind = answer.read(), answer.headers["content-type"].split(";")[0]
+        assert answer.status == status, (path, answer.status, content)
+        schema = operation["responses"][str(status)]["content"][kind]["schema"]
+        if kind != "application/json":
+            return content.decode()
+        self.holds(schema, json.loads(content))
+        return json.loads(content)
+
+
+SHORT = {"messages": QUESTION, "max_tokens": 90, "temperature": 0}
+
+
+@check
+def openai(server, model):
+    chat = "/v1/chat/completions"
+    server.ask("post", chat, SHORT | {"logprobs": True, "top_logprobs": 1})
+    server.ask("post", chat, SHORT | {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]})
+    server.ask("post", chat, SHORT | {"tools": [TOOL], "tool_choice": "required"})
+    assert server.ask("post", chat, SHORT | {"stream": True}).endswith("data: [DONE]\n\n")
+    server.ask("post", chat, SHORT | {"temperature": -1}, status=400)
+    server.ask("post", "/v1/completions", {"prompt": "Paris", "max_tokens": 2, "logprobs": 1, "echo": True})
+    server.ask("post", "/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 2})
+    for form in ("float", "base64"):
+        server.ask("post", "/v1/embeddings", {"input": ["a", "b"], "encoding_format": form})
+    server.ask("get", "/v1/models")
+    server.ask("get", "/v1/models/{name}", name=model)
+    server.ask("get", "/v1/models/{name}", name="an/other", status=404)
+
+
+@check
+def responses(server, model):
+    path = "/v1/responses"
+    tool = {"type": "function", "name": "get_weather", "parameters": PLACE}
+    server.ask("post", path, {"input": "Hi", "tools": [tool], "tool_choice": "required", "metadata": {"a": "b"}})
+    made = server.ask("post", path, {"input": QUESTION, "instructions": "Be brief."})
+    server.ask("get", path + "/{id}", id=made["id"])
+    server.ask("get", path + "/{id}/input_items", id=made["id"])
+    server.ask("get", path + "/{id}/input_items", id=made["id"], query="?limit=0", status=400)
+    server.ask("delete", path + "/{id}", id=made["id"])
+    server.ask("get", path + "/{id}", id=made["id"], status=404)
+
+
+@check
+def anthropic(server, model):
+    tool = {"name": "get_weather", "input_schema": PLACE}
+    server.ask("post", "/v1/messages", SHORT)
+    server.ask("post", "/v1/messages", SHORT | {"tools": [tool], "tool_choice": {"type": "any"}})
+    server.ask("post", "/v1/messages", SHORT | {"max_tokens": 0}, status=400)
+    server.ask("post", "/v1/messages/count_tokens", {"messages": QUESTION, "system": "Be brief."})
+
+
+@check
+def tokens(server, model):
+    server.ask("post", "/tokenize", {"prompt": "Hi", "return_token_strs": True})
+    server.ask("post", "/tokenize", {"messages": QUESTION})
+    server.ask("post", "/detokenize", {"tokens": [1, 2]})
+    server.ask("post", "/apply-template", {"messages": QUESTION})
+    server.ask("get", "/tokenizer_info")
+
+
+@check
+def ollama(server, model):
+    whole = {"stream": False, "logprobs": True, "options": {"num_predict": 3}}
+    server.ask("post", "/api/chat", {"messages": QUESTION} | whole)
+    server.ask("post", "/api/chat", {"messages": QUESTION})
+    server.ask("post", "/api/generate", {"prompt": "Hi"} | whole)
+    for path in ("/api/chat", "/api/generate"):
+        assert server.ask("post", path, {})["done_reason"] == "load"
+    server.ask("post", "/api/embed", {"input": "a"})
+    server.ask("post", "/api/embeddings", {"prompt": "a"})
+    for path in ("/api/tags", "/api/ps", "/api/version"):
+        server.ask("get", path)
+    server.ask("post", "/api/show", {"model": model})
+    server.ask("post", "/api/show", {"model": "other"}, status=404)
+    server.ask("post", "/api/pull", {"model": model, "stream": False})
+    server.ask("post", "/api/push", status=501)
+    server.ask("delete", "/api/delete", status=501)
+
+
+@check
+def the_server_itself(server, model):
+    for path in ("/api/cluster", "/metrics", "/health", "/ready", "/openapi.json", "/"):
+        server.ask("get", path)
+    server.ask("get", "/page/{name}", name="app.js")
+    server.ask("get", "/page/{name}", name="other.js", status=404)
+
+
+run(Server, "jsonschema-rs")
