@@ -76,8 +76,8 @@ use error::ApiError;
 pub use params::{default_max_tokens, default_sampling};
 pub use respond::unix_seconds;
 pub use responses::Store;
-pub use served::Served;
 use routes::Routes;
+pub use served::Served;
 use server::Ready;
 pub use server::{Server, Stop};
 pub use turns::Turns;
@@ -158,7 +158,10 @@ fn open() -> Routes {
 /// The method, in small letters, and the path of everything that can be asked for.
 #[cfg(test)]
 fn all_routes() -> Vec<(&'static str, &'static str)> {
-    [guarded(), household::owned(), named(), open()].iter().flat_map(|routes| routes.all().to_vec()).collect()
+    [guarded(), household::owned(), named(), open()]
+        .iter()
+        .flat_map(|routes| routes.all().to_vec())
+        .collect()
 }
 
 /// Whether the server runs at all.

@@ -53,7 +53,7 @@ impl FromStr for Keep {
         };
         let found = match (text, text.strip_prefix('-')) {
             ("forever", _) => Some(Self::Forever),
-            (_, Some(beneath)) => time(beneath).map(|_| Self::Forever),
+            (_, Some(beneath)) if !beneath.starts_with('-') => time(beneath).map(|_| Self::Forever),
             _ => time(text),
         };
         found.ok_or_else(|| format!("expected {EXPECTED}, found {text:?}"))

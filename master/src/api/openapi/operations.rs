@@ -116,7 +116,12 @@ pub(super) fn all() -> Vec<Operation> {
             &[json(shapes::embeddings)],
         ),
         get(Models, "/v1/models", "The models at hand.", &[json(shapes::models)]),
-        named(get(Models, "/v1/models/{*name}", "One of them by its name.", &[json(shapes::model)])),
+        named(get(
+            Models,
+            "/v1/models/{*name}",
+            "One of them by its name.",
+            &[json(shapes::model)],
+        )),
         post::<ResponsesRequest>(
             OpenAi,
             "/v1/responses",
