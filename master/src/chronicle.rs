@@ -88,6 +88,11 @@ impl Chronicle {
         kept.entries.iter().filter(|entry| entry.number > number).cloned().collect()
     }
 
+    /// The number of the latest entry, 0 before there is one.
+    pub fn last(&self) -> u64 {
+        self.kept().last
+    }
+
     /// The latest of what is not about requests.
     pub fn of_cluster(&self) -> Vec<Entry> {
         let kept = self.kept();

@@ -177,7 +177,7 @@ pub struct Snapshot {
     pub model: String,
     /// How far the service is.
     pub phase: Phase,
-    /// Why it is broken.
+    /// Why the phase is what it is, where that needs saying.
     pub reason: Option<String>,
     /// What the weights are turned into.
     pub encoding: String,
@@ -237,6 +237,11 @@ impl Monitor {
         let reason =
             why.map_or("no model is loaded".to_owned(), |why| format!("no model is loaded: {why}"));
         *self.state() = State::new("", Phase::Idle, Some(reason));
+    }
+
+    /// The model that is loaded, or being loaded; empty if there is none.
+    pub fn model(&self) -> String {
+        self.state().model.clone()
     }
 
     /// There is a plan.

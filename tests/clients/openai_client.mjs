@@ -34,7 +34,7 @@ async function goesAway(client, model) {
   const stream = await client.chat.completions.create({ ...GREEDY, model, stream: true });
   for await (const chunk of stream) {
     assert.equal(chunk.object, "chat.completion.chunk");
-    break; // It ends the request.
+    break; // The client ends the request.
   }
   assert.ok(stream.controller.signal.aborted);
 }

@@ -116,7 +116,7 @@ def ollama(server, model):
 
 @check
 def the_server_itself(server, model):
-    for path in ("/api/cluster", "/metrics", "/health", "/ready", "/openapi.json", "/"):
+    for path in ("/api/cluster", "/api/requests", "/api/log", "/api/members", "/metrics", "/health", "/ready", "/openapi.json", "/"):
         server.ask("get", path)
     server.ask("get", "/page/{name}", name="app.js")
     server.ask("get", "/page/{name}", name="other.js", status=404)

@@ -111,7 +111,10 @@ fn one(arg: &Arg, entry: &Entry, value: &Value) -> Option<Result<String, Error>>
         at: entry.at.clone(),
         key: entry.key.clone(),
         found: if arg.is_hide_env_values_set() { HIDDEN.to_owned() } else { text.clone() },
-        reason: reason(&error),
+        reason: match arg.is_hide_env_values_set() {
+            true => "it is mistyped".to_owned(), // What is wrong with it may have parts of it.
+            false => reason(&error),
+        },
     }))
 }
 

@@ -6,7 +6,7 @@
 //! people what does.
 //!
 //! Invariants:
-//! - The command line is above the environment, that above the file, and that above defaults.
+//! - The command line is above the environment, as far as `clap` reads it, that above the file, and that above defaults.
 //! - Every section that the program knows is checked, also where the command has no use for it.
 //! - A command that only other programs start reads no file.
 

@@ -20,9 +20,10 @@ pub(crate) fn place(asked: Option<&Path>) -> Result<Option<PathBuf>, Error> {
     let Some((path, named)) = candidate else { return Ok(None) };
     match path.try_exists() {
         Ok(true) => Ok(Some(path)),
-        Ok(false) if !named => Ok(None),
-        Ok(false) => Err(Error::Missing { path }),
-        Err(source) => Err(Error::Read { path, source }),
+        Ok(false) if named => Err(Error::Missing { path }),
+        Err(source) if named => Err(Error::Read { path, source }),
+        // It cannot be seen where nobody said it is: the home may be no directory, or somebody else's.
+        Ok(false) | Err(_) => Ok(None),
     }
 }
 

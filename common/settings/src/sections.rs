@@ -31,7 +31,8 @@ impl Program {
     where
         'static: 'a,
     {
-        self.own.or_else(|| path.first().copied())
+        // Of what every command has: a command of that name has no section.
+        self.own.or_else(|| path.first().copied().filter(|name| *name != LOGS))
     }
 
     /// Sections that an option of a command is read from, the first that has it counts.

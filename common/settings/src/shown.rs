@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::check::HIDDEN;
 use crate::file::{Entry, File};
-use crate::sections::{Program, commands};
+use crate::sections::{Known, Program, commands};
 use crate::{Error, beneath, check, places, sections};
 
 /// One setting of a section.
@@ -62,11 +62,18 @@ pub fn settings(
     check::check(program, &known, &file)?;
     let leaves = commands(&command);
     let mut settings = Vec::new();
-    for known in known.iter().filter(|known| section.is_none_or(|name| known.name == name)) {
+    let all = known;
+    for known in all.iter().filter(|known| section.is_none_or(|name| known.name == name)) {
         for arg in &known.args {
-            let entry = entry(program, &leaves, &known.name, arg, &file);
+            // Of all, each where it stands: once.
+            let entry = match section {
+                Some(_) => entry(program, &leaves, &known.name, arg, &file),
+                None => file.entry(&known.name, arg),
+            };
             let (value, origin) = holds(arg, entry);
-            if section.is_none() && matches!(origin, Origin::Default(_)) {
+            let is_elsewhere = matches!(origin, Origin::Default(_))
+                || matches!(origin, Origin::Environment(_)) && is_shared(program, known, arg, &all);
+            if section.is_none() && is_elsewhere {
                 continue;
             }
             let key = arg.get_long().unwrap_or_default().to_owned();
@@ -74,9 +81,17 @@ pub fn settings(
         }
     }
     if let (Some(name), true) = (section, settings.is_empty()) {
-        return Err(check::unknown_section(name, &known));
+        return Err(check::unknown_section(name, &all));
     }
     Ok(settings)
+}
+
+/// Whether another section, which is for several commands, has the option, too.
+fn is_shared(program: &Program, known: &Known<'_>, arg: &Arg, all: &[Known<'_>]) -> bool {
+    let is_for_several = |name: &str| program.shared.iter().any(|(shared, _)| *shared == name);
+    let has = |other: &&Known<'_>| other.args.iter().any(|it| it.get_long() == arg.get_long());
+    let shared = all.iter().filter(|other| is_for_several(&other.name)).find(has);
+    shared.is_some_and(|shared| shared.name != known.name)
 }
 
 /// What the file says of an option for the commands of a section.

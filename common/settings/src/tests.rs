@@ -202,6 +202,7 @@ fn what_holds_is_told_with_where_it_comes_from() {
     ] {
         assert!(all.contains(part), "{part}: {all}");
     }
+    assert_eq!(all.matches("alone = true").count(), 1, "where it stands: {all}");
     let of_serve = text(&told(Some("serve")).expect("told"));
     for part in ["# queue", "# default: by the model", "listen = \"1:2\"", "alone = true"] {
         assert!(of_serve.contains(part), "{part}: {of_serve}");

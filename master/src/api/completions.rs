@@ -11,8 +11,9 @@ use super::error::ApiError;
 use super::params::Terms;
 use super::respond::{Sending, Shape, Whole, respond};
 use super::wire::{CompletionLogprobs, CompletionRequest};
-use super::{Body, Ready, Served, params};
+use super::{Body, Ready, params};
 use crate::scheduler::{Scope, Token};
+use crate::text::Text;
 
 /// New tokens where a request does not say: as OpenAI has it.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -112,7 +113,7 @@ impl Completion {
     /// What is known of the next tokens of an answer, after `begun`, if log-probabilities are asked for.
     fn logprobs(
         &mut self,
-        served: &Served,
+        words: &Text,
         index: usize,
         begun: Option<CompletionLogprobs>,
         tokens: &[Token],
@@ -123,14 +124,14 @@ impl Completion {
         let mut all = begun.unwrap_or_default();
         let offset = self.offsets.entry(index).or_default();
         for token in tokens {
-            all.push(served.token_text(token.id), Some(token.logprob), offset);
+            all.push(words.token(token.id), Some(token.logprob), offset);
             let mut top = BTreeMap::new();
             for (id, logprob) in &token.top {
                 // Of two with one text the more probable one, which comes first.
-                top.entry(served.token_text(*id)).or_insert(*logprob);
+                top.entry(words.token(*id)).or_insert(*logprob);
             }
             // The token itself is among them, also where others are more probable.
-            top.entry(served.token_text(token.id)).or_insert(token.logprob);
+            top.entry(words.token(token.id)).or_insert(token.logprob);
             all.top_logprobs.push(Some(top));
         }
         Some(all)
@@ -139,17 +140,17 @@ impl Completion {
     /// The same of a prompt whose tokens from the second on are `tokens`.
     fn of_prompt(
         &mut self,
-        served: &Served,
+        words: &Text,
         index: usize,
         tokens: &[Token],
     ) -> Option<CompletionLogprobs> {
         let first = self.echo(index).filter(|_| self.logprobs)?.first?;
         let mut all = CompletionLogprobs::default();
         let offset = self.offsets.entry(index).or_default();
-        all.push(served.token_text(first), None, offset);
+        all.push(words.token(first), None, offset);
         all.top_logprobs.push(None);
         // Of a long prompt this takes a while.
-        block_in_place(|| self.logprobs(served, index, Some(all), tokens))
+        block_in_place(|| self.logprobs(words, index, Some(all), tokens))
     }
 }
 
@@ -173,29 +174,23 @@ impl Shape for Completion {
         Some(piece(index, &echo.text, None))
     }
 
-    fn scored(&mut self, served: &Served, index: usize, tokens: &[Token]) -> Option<Value> {
-        let logprobs = self.of_prompt(served, index, tokens);
+    fn scored(&mut self, words: &Text, index: usize, tokens: &[Token]) -> Option<Value> {
+        let logprobs = self.of_prompt(words, index, tokens);
         self.echo(index).map(|echo| piece(index, &echo.text, logprobs))
     }
 
-    fn piece(
-        &mut self,
-        served: &Served,
-        index: usize,
-        text: &str,
-        tokens: &[Token],
-    ) -> Option<Value> {
-        let logprobs = self.logprobs(served, index, None, tokens);
+    fn piece(&mut self, words: &Text, index: usize, text: &str, tokens: &[Token]) -> Option<Value> {
+        let logprobs = self.logprobs(words, index, None, tokens);
         Some(piece(index, text, logprobs))
     }
 
-    fn end(&mut self, _: &Served, index: usize, reason: &str) -> Vec<Value> {
+    fn end(&mut self, _: &Text, index: usize, reason: &str) -> Vec<Value> {
         vec![json!({ "index": index, "text": "", "logprobs": null, "finish_reason": reason })]
     }
 
-    fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
-        let prompt = self.of_prompt(served, index, &answer.scored);
-        let logprobs = self.logprobs(served, index, prompt, &answer.tokens);
+    fn whole(&mut self, words: &Text, index: usize, answer: &Whole) -> Value {
+        let prompt = self.of_prompt(words, index, &answer.scored);
+        let logprobs = self.logprobs(words, index, prompt, &answer.tokens);
         let echo = self.echo(index).map_or("", |echo| &echo.text);
         let text = format!("{echo}{}", answer.text);
         json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": answer.why.reason })

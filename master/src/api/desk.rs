@@ -42,6 +42,15 @@ struct State {
     given: Option<Given>,
     /// The model that was given last, also while its last requests end.
     last: Weak<Served>,
+    /// How long that was to stay when it was withdrawn.
+    last_keep: Keep,
+}
+
+impl State {
+    /// Whether the model of this name was given last and is not any more.
+    fn is_leaving(&self, name: &str) -> bool {
+        self.given.is_none() && self.last.upgrade().is_some_and(|served| served.name == name)
+    }
 }
 
 /// The model that is given to whoever asks for it.
@@ -67,7 +76,8 @@ impl Desk {
     /// them. It is not open yet. Models stay for `usual`.
     pub fn new(most: usize, usual: Keep) -> (Self, mpsc::UnboundedReceiver<Want>) {
         let (wants, wanted) = mpsc::unbounded_channel(); // Bounded by the places.
-        let state = Mutex::new(State { is_open: false, given: None, last: Weak::new() });
+        let (given, last, last_keep) = (None, Weak::new(), usual);
+        let state = Mutex::new(State { is_open: false, given, last, last_keep });
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
         let places = Semaphore::new(most);
         (Self { state, wants, places, most, usual, changed: Notify::new() }, wanted)
@@ -123,6 +133,9 @@ impl Desk {
     /// The model of this name if it is loaded; it stays for `keep` from now on.
     pub fn given(&self, name: &str, keep: Option<Keep>) -> Option<Arc<Served>> {
         let mut state = self.state();
+        if let Some(keep) = keep.filter(|_| state.is_leaving(name)) {
+            state.last_keep = keep; // Should it be given again.
+        }
         let given = state.given.as_mut().filter(|given| given.served.name == name)?;
         given.used = Instant::now();
         let keep = keep.unwrap_or(self.usual);
@@ -142,13 +155,19 @@ impl Desk {
 
     /// Gives the model to nobody any more. Who has it keeps it.
     pub fn withdraw(&self) {
-        self.state().given = None;
+        let mut state = self.state();
+        let given = state.given.take();
+        state.last_keep = given.as_ref().map_or(state.last_keep, |given| given.keep);
+        drop(state);
+        drop(given); // Perhaps nobody else has it: not while others wait for the state.
     }
 
     /// Gives the model again that was withdrawn. False if nobody had it any more.
     pub fn give_again(&self) -> bool {
-        let last = self.state().last.upgrade();
-        last.map(|served| self.give(served)).is_some()
+        let mut state = self.state();
+        let Some(served) = state.last.upgrade() else { return false };
+        state.given = Some(Given { served, keep: state.last_keep, used: Instant::now() });
+        true
     }
 
     /// Completes when the loaded model was not used for as long as it is to stay.
@@ -156,12 +175,8 @@ impl Desk {
         loop {
             match self.keeps() {
                 Some(Duration::ZERO) if !self.is_used() => return,
-                Some(left) => {
-                    tokio::select! {
-                        () = tokio::time::sleep(left.max(LOOK_USED)) => {}
-                        () = self.changed.notified() => {}
-                    }
-                }
+                // Nobody tells when a use ends: it is looked for.
+                Some(_) => tokio::time::sleep(LOOK_USED).await,
                 None => self.changed.notified().await,
             }
         }

@@ -52,7 +52,7 @@ pub(super) async fn owned(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    match is_owner(!server.keys.is_empty(), &place, request.headers()) {
+    match is_owner(!server.keys.is_empty(), place.is_of_this_machine(), request.headers()) {
         true => Ok(next.run(request).await),
         false => Err(NotDone::NotOwner.into()),
     }
@@ -61,9 +61,12 @@ pub(super) async fn owned(
 /// Whether the owner of the devices asks, of those who may: whoever brings a key, or where none is asked for, whoever
 /// asks from this machine, without another one in between. Pages of other origins are nobody's own, also where they may
 /// ask for answers.
-pub(super) fn is_owner(has_key: bool, place: &Place, headers: &HeaderMap) -> bool {
+pub(super) fn is_owner(has_key: bool, is_of_this_machine: bool, headers: &HeaderMap) -> bool {
     let is_passed_on = PASSED_ON.iter().any(|name| headers.contains_key(*name));
-    let is_here = place.is_of_this_machine() && !is_passed_on;
+    // A name that `--cors-origin` lets in may be somebody else's, who has it lead here.
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let is_named = hosts.all(|host| is_own(&String::from_utf8_lossy(host.as_bytes())));
+    let is_here = is_of_this_machine && !is_passed_on && is_named;
     let is_elsewhere = headers.contains_key(header::ORIGIN) && !is_own_origin(headers);
     !is_elsewhere && (is_here || has_key)
 }
@@ -147,6 +150,25 @@ fn check_key(server: &Server, headers: &HeaderMap) -> Result<Owner, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_owner_is_here_or_has_a_key_and_no_page_of_another_origin_is_its() {
+        let headers = |pairs: &[(&str, &str)]| -> HeaderMap {
+            let pair = |(name, value): &(&str, &str)| {
+                (name.parse::<HeaderName>().expect("a name"), value.parse().expect("a value"))
+            };
+            pairs.iter().map(pair).collect()
+        };
+        let own = ("host", "127.0.0.1:8080");
+        assert!(is_owner(false, true, &headers(&[own])));
+        assert!(is_owner(false, true, &headers(&[own, ("origin", "http://127.0.0.1:8080")])));
+        assert!(!is_owner(false, false, &headers(&[own])), "from another machine");
+        assert!(is_owner(true, false, &headers(&[("host", "workstation:8080")])));
+        assert!(!is_owner(false, true, &headers(&[own, ("x-forwarded-for", "10.0.0.1")])));
+        assert!(!is_owner(true, true, &headers(&[own, ("origin", "http://a.example")])));
+        let rebound = [("host", "evil.example"), ("origin", "http://evil.example")];
+        assert!(!is_owner(false, true, &headers(&rebound)), "its name leads here");
+    }
 
     #[test]
     fn names_that_others_may_own_are_not_the_servers() {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use cake_identity::{NameError, WorkerEntry};
@@ -19,8 +19,9 @@ use super::measure::{Bound, Measured};
 use super::not_done::NotDone;
 use super::routes::Routes;
 use super::server::Server;
-use super::{Body, Ready};
+use super::{Body, Name, Ready};
 use crate::chronicle::Kind;
+use crate::cluster;
 use crate::deployment::door;
 use crate::invitation::{Invitation, MOST_USES, TTL, open_door};
 use crate::membership::{self, Membership};
@@ -96,7 +97,7 @@ pub(super) async fn members(
     Extension(place): Extension<Arc<Place>>,
     headers: HeaderMap,
 ) -> Result<Json<Members>, ApiError> {
-    if !guard::is_owner(!server.keys.is_empty(), &place, &headers) {
+    if !guard::is_owner(!server.keys.is_empty(), place.is_of_this_machine(), &headers) {
         return Ok(Json(Members::default()));
     }
     let membership = household(&server)?;
@@ -134,9 +135,12 @@ async fn invite(
 
 async fn rename(
     State(server): State<Arc<Server>>,
-    Path(worker_id): Path<String>,
+    Name(worker_id): Name,
     Body(Rename { name }, _room): Body<Rename>,
 ) -> Result<Json<WorkerEntry>, ApiError> {
+    if [cluster::LOCAL, NOBODY].contains(&name.as_str()) {
+        return Err(NotDone::Name(NameError::Taken { name }).into());
+    }
     let entry = in_book(&server, |book| book.rename(&worker_id, &name))?;
     server
         .monitor
@@ -147,7 +151,7 @@ async fn rename(
 
 async fn revoke(
     State(server): State<Arc<Server>>,
-    Path(worker_id): Path<String>,
+    Name(worker_id): Name,
     Body(Nothing {}, _room): Body<Nothing>,
 ) -> Result<Json<WorkerEntry>, ApiError> {
     let entry = in_book(&server, |book| book.revoke(&worker_id))?;
@@ -157,18 +161,21 @@ async fn revoke(
 
 async fn drain(
     State(server): State<Arc<Server>>,
-    Path(worker_id): Path<String>,
+    Name(worker_id): Name,
     Body(Drain { drain }, _room): Body<Drain>,
 ) -> Result<Json<Value>, ApiError> {
     let membership = household(&server)?;
     let members = server.monitor.snapshot().members;
-    let Some(member) = members.iter().find(|member| member.worker_id == worker_id) else {
+    // One that is away may have layers again when it is back.
+    let member = members.iter().find(|member| member.worker_id == worker_id);
+    if drain && member.is_none() {
         return Err(NotDone::Nobody { worker_id }.into());
-    };
+    }
+    let name = member.map_or(&worker_id, |member| &member.name);
     membership.drain(&worker_id, drain);
     let words = match drain {
-        true => format!("{} is to be free: its layers go elsewhere", member.name),
-        false => format!("{} may have layers again", member.name),
+        true => format!("{name} is to be free: its layers go elsewhere"),
+        false => format!("{name} may have layers again"),
     };
     server.monitor.chronicle.add(Kind::Worker, words);
     Ok(Json(json!({ "worker_id": worker_id, "draining": drain })))

@@ -33,6 +33,7 @@ pub mod hostile;
 mod household;
 mod measure;
 mod messages;
+mod name;
 mod not_done;
 mod ollama;
 mod openapi;
@@ -58,7 +59,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use axum::extract::{OriginalUri, Path, State};
+use axum::extract::{OriginalUri, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware;
 use axum::{Json, Router};
@@ -73,6 +74,7 @@ use body::Body;
 pub use desk::{Desk, Want};
 pub use door::Bounds;
 use error::ApiError;
+use name::Name;
 pub use params::{default_max_tokens, default_sampling};
 pub use respond::unix_seconds;
 pub use responses::Store;
@@ -201,7 +203,7 @@ async fn models(Ready(server): Ready) -> Json<Value> {
     }))
 }
 
-async fn model(Ready(server): Ready, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn model(Ready(server): Ready, Name(name): Name) -> Result<Json<Value>, ApiError> {
     let model = server.at_hand(&name)?;
     let served = server.desk.loaded().filter(|served| served.name == name);
     Ok(Json(model_object(&model, served.as_deref())))

@@ -1,9 +1,10 @@
 //! The page at `/`: files that are part of the binary.
 
-use axum::extract::{OriginalUri, Path};
+use axum::extract::OriginalUri;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+use super::Name;
 use super::error::ApiError;
 
 /// A file of the page, with its type.
@@ -47,7 +48,7 @@ pub(super) async fn index() -> Response {
 }
 
 pub(super) async fn file(
-    Path(name): Path<String>,
+    Name(name): Name,
     OriginalUri(uri): OriginalUri,
 ) -> Result<Response, ApiError> {
     let found = FILES.iter().find(|(known, ..)| *known == name);

@@ -16,6 +16,7 @@ use super::answer::{Piece, Plan, What, Why, begin};
 use super::error::ApiError;
 use super::wire::{Common, PromptTokensDetails, Usage};
 use crate::scheduler::Token;
+use crate::text::Text;
 
 /// How often a stream that has nothing to say shows that it is alive.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -30,21 +31,15 @@ pub(super) trait Shape: Send + Sync + 'static {
     /// What is said of an answer before its first text, if anything.
     fn opening(&self, index: usize) -> Option<Value>;
     /// The choice of a stream for its prompt, all tokens of which but the first are scored, if that is said.
-    fn scored(&mut self, _: &Served, _index: usize, _tokens: &[Token]) -> Option<Value> {
+    fn scored(&mut self, _: &Text, _index: usize, _tokens: &[Token]) -> Option<Value> {
         None
     }
     /// The choice of a stream for more text, unless it is held back.
-    fn piece(
-        &mut self,
-        served: &Served,
-        index: usize,
-        text: &str,
-        tokens: &[Token],
-    ) -> Option<Value>;
+    fn piece(&mut self, words: &Text, index: usize, text: &str, tokens: &[Token]) -> Option<Value>;
     /// The choices that end an answer of a stream.
-    fn end(&mut self, served: &Served, index: usize, reason: &str) -> Vec<Value>;
+    fn end(&mut self, words: &Text, index: usize, reason: &str) -> Vec<Value>;
     /// The choice for a whole answer.
-    fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value;
+    fn whole(&mut self, words: &Text, index: usize, answer: &Whole) -> Value;
 }
 
 /// An answer that is complete.
@@ -92,10 +87,13 @@ pub(super) async fn respond<S: Shape>(
     let (object, piece) = S::OBJECTS;
     let frame = Frame::new(S::PREFIX, if sending.stream { piece } else { object }, &served);
     let mut tally = Tally::new(&sending, answers);
+    // While what was computed is sent, the model may go.
+    let words = served.text.clone();
+    drop(served);
     if sending.stream {
         let include_usage = sending.include_usage;
         let outgoing =
-            Outgoing { served, received, frame, tally, shape, include_usage, over: false };
+            Outgoing { words, received, frame, tally, shape, include_usage, over: false };
         let alive = KeepAlive::new().interval(KEEP_ALIVE);
         return Ok(Sse::new(events(outgoing)).keep_alive(alive).into_response());
     }
@@ -103,7 +101,7 @@ pub(super) async fn respond<S: Shape>(
     let mut shape = shape;
     let choices = wholes.iter().enumerate();
     let choices = choices
-        .map(|(index, whole)| detailed(shape.whole(&served, index, whole), whole.why))
+        .map(|(index, whole)| detailed(shape.whole(&words, index, whole), whole.why))
         .collect();
     Ok(Json(frame.with(choices, Some(tally.usage))).into_response())
 }
@@ -216,7 +214,7 @@ fn events<S: Shape>(outgoing: Outgoing<S>) -> impl Stream<Item = Result<Event, I
 }
 
 struct Outgoing<S> {
-    served: Arc<Served>,
+    words: Arc<Text>,
     received: mpsc::UnboundedReceiver<Piece>,
     frame: Frame,
     tally: Tally,
@@ -246,14 +244,14 @@ impl<S: Shape> Outgoing<S> {
         let choices = match piece.what {
             What::Begun { .. } => self.shape.opening(index).into_iter().collect(),
             What::Scored(tokens) => {
-                self.shape.scored(&self.served, index, &tokens).into_iter().collect()
+                self.shape.scored(&self.words, index, &tokens).into_iter().collect()
             }
             What::Text { text, tokens } if text.is_empty() && tokens.is_empty() => Vec::new(),
             What::Text { text, tokens } => {
-                self.shape.piece(&self.served, index, &text, &tokens).into_iter().collect()
+                self.shape.piece(&self.words, index, &text, &tokens).into_iter().collect()
             }
             What::Ended { why, .. } => {
-                let ends = self.shape.end(&self.served, index, why.reason).into_iter();
+                let ends = self.shape.end(&self.words, index, why.reason).into_iter();
                 ends.map(|choice| detailed(choice, why)).collect()
             }
             What::Failed(error) => {

@@ -22,7 +22,7 @@ pub struct Served {
     /// What it is, for whoever asks.
     pub about: About,
     /// Its words.
-    pub text: Text,
+    pub text: Arc<Text>,
     /// Whose prompts are read.
     pub turns: Turns,
     /// Its sequences.
@@ -35,7 +35,8 @@ pub struct Served {
     pub stop_ids: Arc<HashSet<u32>>,
     /// Grammars over its tokens, made when the first one is needed.
     pub grammars: OnceLock<Result<Grammars, grammar::Error>>,
-    /// Nothing is ever sent: whoever waits for its end learns that no request uses the model any more.
+    /// Nothing is ever sent: whoever waits for its end learns that no request uses the model any more. What is computed
+    /// already and not yet sent needs its words alone.
     pub used: oneshot::Sender<()>,
 }
 
@@ -47,10 +48,5 @@ impl Served {
         let make = || Grammars::new(&self.text.token_bytes(vocab_size), &ends);
         let made = self.grammars.get_or_init(make);
         made.as_ref().map_err(|error| ApiError::Grammar(error.clone()))
-    }
-
-    /// The text of a token by itself.
-    pub(super) fn token_text(&self, id: u32) -> String {
-        self.text.decode(&[id]).unwrap_or_default()
     }
 }

@@ -84,7 +84,8 @@ impl Server {
     /// # Errors
     /// [`ApiError::Parameter`] where one of several has to be named.
     pub(super) fn meant(&self, named: Option<&str>) -> Result<String, ApiError> {
-        let loaded = || self.desk.loaded().map(|served| served.name.clone());
+        // Also while it is on its way, or its last requests end.
+        let loaded = || Some(self.monitor.model()).filter(|name| !name.is_empty());
         let only = || self.shelf.only().map(|one| one.name.clone());
         named.map(str::to_owned).or_else(loaded).or_else(only).ok_or_else(|| {
             let expected = format!("one of those at hand: {}", self.names().join(", "));
@@ -98,7 +99,9 @@ impl Server {
     /// [`ApiError::UnknownModel`].
     pub(super) fn at_hand(&self, name: &str) -> Result<Arc<AtHand>, ApiError> {
         let found = block_in_place(|| self.shelf.find(name));
-        let unknown = || ApiError::UnknownModel { found: name.to_owned(), at_hand: self.names() };
+        // They were looked for a moment ago.
+        let at_hand = || self.shelf.known_names();
+        let unknown = || ApiError::UnknownModel { found: name.to_owned(), at_hand: at_hand() };
         found.ok_or_else(unknown)
     }
 

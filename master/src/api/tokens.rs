@@ -58,18 +58,22 @@ pub(super) async fn tokenize(
     Body(request, room): Body<TokenizeRequest>,
 ) -> Result<Json<Tokenized>, ApiError> {
     let TokenizeRequest { prompt, add_special_tokens, return_token_strs, chat } = request;
-    let served = server.model(chat.common.model.as_deref(), None).await?;
-    let tokens = match (prompt, chat.messages.is_empty()) {
+    let model = chat.common.model.clone();
+    let model = || server.model(model.as_deref(), None);
+    let (served, tokens) = match (prompt, chat.messages.is_empty()) {
         (Some(prompt), true) => {
             chat.common.unmet.check()?;
-            served.text_ids(prompt, add_special_tokens.unwrap_or(true)).await?
+            let served = model().await?;
+            (served.clone(), served.text_ids(prompt, add_special_tokens.unwrap_or(true)).await?)
         }
         (None, false) => {
             if add_special_tokens.unwrap_or(false) {
                 let expected = "false beside messages: the template writes all there are";
                 return Err(ApiError::parameter("add_special_tokens", true, expected));
             }
-            Asked::new(chat)?.prompt(&served).await?.ids
+            let mut asked = Asked::new(chat)?;
+            let served = model().await?;
+            (served.clone(), asked.prompt(&served).await?.ids)
         }
         (Some(_), false) => {
             return Err(ApiError::parameter("prompt", "there beside messages", "one of both"));
@@ -81,7 +85,7 @@ pub(super) async fn tokenize(
     drop(room);
     let token_strs = return_token_strs
         .unwrap_or(false)
-        .then(|| block_in_place(|| tokens.iter().map(|id| served.token_text(*id)).collect()));
+        .then(|| block_in_place(|| tokens.iter().map(|id| served.text.token(*id)).collect()));
     let max_model_len = served.scheduler.limits().context;
     Ok(Json(Tokenized { count: tokens.len(), max_model_len, tokens, token_strs }))
 }

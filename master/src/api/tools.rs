@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::wire::Tool;
+use crate::grammar::close;
 use crate::reply::Call;
 
 /// Where a schema keeps what it defines.
@@ -57,6 +58,7 @@ impl ToolChoice {
                 let any = || json!({ "type": "object" });
                 let mut arguments = tool.function.parameters.clone().unwrap_or_else(any);
                 let place = format!("tool{index}");
+                close(&mut arguments); // By itself: what another tool joins says nothing of this one.
                 move_to(&mut arguments, &place);
                 let reference = json!({ "$ref": format!("#/{DEFINITIONS}/{place}") });
                 definitions.insert(place, arguments);

@@ -69,6 +69,8 @@ pub(super) async fn requests(State(server): State<Arc<Server>>) -> Json<Requests
 #[derive(Debug, Serialize)]
 pub(super) struct Log {
     entries: Vec<Entry>,
+    /// The number of the latest, 0 before there is one: whoever has seen more saw another service.
+    last: u64,
 }
 
 pub(super) async fn log(
@@ -76,7 +78,8 @@ pub(super) async fn log(
     uri: Uri,
 ) -> Result<Json<Log>, ApiError> {
     let after = after(uri.query())?;
-    Ok(Json(Log { entries: server.monitor.chronicle.after(after) }))
+    let chronicle = &server.monitor.chronicle;
+    Ok(Json(Log { entries: chronicle.after(after), last: chronicle.last() }))
 }
 
 /// The number of the last entry that somebody has seen, 0 if that is not said.

@@ -174,10 +174,12 @@ pub(super) const WORKERS_LIST: &str = r#"Examples:
   cake-master workers list
   cake-master workers list --json"#;
 
-/// Of `cake-master workers revoke`.
+/// Of `cake-master workers rename`.
 pub(super) const WORKERS_RENAME: &str = r#"Examples:
   cake-master workers rename vm-3 kitchen
   cake-master workers rename 7ee027a9 attic"#;
+
+/// Of `cake-master workers revoke`.
 pub(super) const WORKERS_REVOKE: &str = r#"Examples:
   cake-master workers revoke tablet
   cake-master workers revoke 3fa8"#;

@@ -194,7 +194,9 @@ impl Keeper {
                         told = error.to_string();
                     }
                 }
-                if *spares && (changed || !covered) {
+                // While layers have to go from a device, and cannot, copies wait.
+                let is_settled = leaving.is_empty();
+                if *spares && is_settled && (changed || !covered) {
                     let copies = tokio::select! {
                         copies = prepared.bring_copies(request, &left_out) => copies,
                         // Half-pushed blobs go on later.
@@ -215,6 +217,7 @@ impl Keeper {
                     }
                 }
                 present = Some(there);
+                covered &= is_settled;
                 if learned.is_none_or(|at| at.elapsed() >= LEARN)
                     && let Some(seconds) = paces.take()
                 {
@@ -347,7 +350,7 @@ impl Keeper {
 }
 
 /// Members that the next plan does without: for what they did, or because their owner wants that.
-fn left_out(trust: &Trust, prepared: &Prepared) -> LeftOut {
+pub(crate) fn left_out(trust: &Trust, prepared: &Prepared) -> LeftOut {
     let mut left_out = trust.left_out(&prepared.members);
     left_out.avoided.extend(prepared.draining());
     left_out

@@ -15,7 +15,7 @@ const SAYS_MORE: [&str; 4] =
 
 /// Closes the objects of a schema that is within bounds, unless it joins schemas: to each of those the properties of the
 /// others are further ones.
-pub(super) fn close(schema: &mut Value) {
+pub fn close(schema: &mut Value) {
     let mut is_joined = false;
     visit(schema, &mut |fields| is_joined |= joins(fields));
     if is_joined {
@@ -49,7 +49,9 @@ fn visit(schema: &mut Value, look: &mut impl FnMut(&mut Map<String, Value>)) {
 
 fn joins(fields: &Map<String, Value>) -> bool {
     let has = |keyword: &str| fields.contains_key(keyword);
-    has("allOf") || has("oneOf") || has("properties") && (has("$ref") || has("anyOf"))
+    let refers = has("$ref") || has("anyOf");
+    let says = ["properties", "required"].into_iter().chain(SAYS_MORE).any(has);
+    has("allOf") || has("oneOf") || has("$ref") && has("anyOf") || refers && says
 }
 
 /// Whether what is listed is all that there need be.
@@ -101,6 +103,10 @@ mod tests {
             json!({ "allOf": [{ "properties": { "a": true } }, { "properties": { "b": true } }] }),
             json!({ "items": { "oneOf": [{ "properties": { "a": true } }] } }),
             json!({ "$defs": { "a": { "properties": {} } }, "properties": {}, "$ref": "#/$defs/a" }),
+            json!({ "$defs": { "a": { "properties": {} } }, "required": ["b"], "$ref": "#/$defs/a" }),
+            json!({ "$ref": "#/$defs/a", "anyOf": [{ "properties": { "x": {} } }] }),
+            json!({ "anyOf": [{ "properties": { "path": {} } }], "required": ["kind"] }),
+            json!({ "anyOf": [{ "properties": { "a": {} } }], "patternProperties": { "^x": true } }),
             json!({ "enum": [{ "properties": {} }] }),
             json!([]),
         ] {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use llguidance::toktrie::TokTrie;
 use serde_json::{Value, json};
 
+pub use closed::close;
 use compile::Compiler;
 pub use compile::STACK_BYTES;
 pub use enforce::Grammar;

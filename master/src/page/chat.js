@@ -6,6 +6,8 @@ import { Talk, newConversation, titleOf } from "./talk.js";
 import { Turn } from "./turn.js";
 import { say } from "./words.js";
 
+const NO_ROOM = "This browser has no room to keep more: delete conversations that you do not need.";
+const NOT_KEPT = "This conversation is not kept any more: load the page again.";
 /** Milliseconds between drawings of a growing answer: the model may need this very processor. */
 const DRAW_EVERY = 60;
 /** Milliseconds after which what there is of an answer is kept. */
@@ -59,7 +61,7 @@ export class Chat {
     });
     byId("stop").addEventListener("click", () => this.#talk.running?.abort());
     addEventListener("hashchange", () => this.open());
-    addEventListener("pagehide", () => this.#atWork.forEach((talk) => this.#keepTurn(talk.path().at(-1))));
+    addEventListener("pagehide", () => this.#atWork.forEach((talk) => this.#keepTurn(stopped(talk.path().at(-1)))));
     store.onChange((id) => this.#learn(id));
     this.#update();
   }
@@ -121,6 +123,9 @@ export class Chat {
     const talk = this.#talk;
     const turn = new Turn({ conversation: talk.id, parent, question, model: this.#models.chosen });
     const isNew = talk.kept.title === "";
+    if (parent !== (talk.path().at(-1)?.id ?? null)) {
+      talk.kept.from = 0; // What was left out for the way that ended may have room on this one.
+    }
     talk.add(turn);
     talk.kept.changed = turn.made;
     if (isNew) {
@@ -146,6 +151,7 @@ export class Chat {
         return;
       }
       talk.choose(other);
+      talk.kept.from = 0;
       this.#keep(this.#store.change(talk.id, { leaf: talk.kept.leaf }));
       this.#show();
       other.focusVersions(step);
@@ -198,8 +204,9 @@ export class Chat {
     if (wasOnStop && talk === this.#talk) {
       byId("send").focus();
     }
-    this.#keepTurn(turn);
-    this.#keep(this.#store.change(talk.id, { from: talk.kept.from }));
+    await this.#keepTurn(turn);
+    await this.#keep(this.#store.change(talk.id, { from: talk.kept.from }));
+    this.#learn(talk.id); // What other tabs did meanwhile.
   }
 
   /** Asks for the answer of `turn` and writes down what comes. Returns the reason why it ended. */
@@ -312,7 +319,9 @@ export class Chat {
     }
     const { leaf } = talk.kept;
     talk.kept = { ...kept, leaf }; // This tab stays on the way that it shows.
-    this.#settings.show(kept);
+    if (!byId("settings").contains(document.activeElement)) {
+      this.#settings.show(kept); // Else somebody is changing them here.
+    }
     for (const turn of turns.sort((one, other) => one.made - other.made)) {
       const own = talk.turn(turn.id);
       own ? own.take(turn) : talk.learn(new Turn(turn));
@@ -364,9 +373,9 @@ export class Chat {
     }
   }
 
-  #keepTurn(turn) {
+  async #keepTurn(turn) {
     if (turn) {
-      this.#keep(this.#store.write({ ...turn }));
+      await this.#keep(this.#store.write({ ...turn }));
     }
   }
 
@@ -377,7 +386,8 @@ export class Chat {
       this.#onKept();
     } catch (error) {
       console.warn(error);
-      say(byId("not-kept"), "This browser has no room to keep more: delete conversations that you do not need.");
+      const isFull = error?.name === "QuotaExceededError";
+      say(byId("not-kept"), isFull ? NO_ROOM : NOT_KEPT);
     }
     byId("not-kept").hidden = byId("not-kept").textContent === "";
   }
@@ -385,5 +395,5 @@ export class Chat {
 
 /** A turn as it was kept: what ran when its page was left was stopped by that. */
 function stopped(turn) {
-  return turn.end === "running" ? { ...turn, end: "stopped" } : turn;
+  return turn?.end === "running" ? { ...turn, end: "stopped" } : turn;
 }

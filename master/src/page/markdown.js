@@ -13,8 +13,12 @@ import { formula } from "./math.js";
 /** Quotes and lists may hold each other this deep; beyond, they are text. */
 const DEEPEST = 6;
 
-const FENCE = /^[ \t]*(`{3,}|~{3,})[ \t]*([^\s`]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$/;
+/** Larger tables are shown as they were written. */
+const MOST_CELLS = 20_000;
+
+// None of these goes over a line more than a few times, whatever is in it.
+const FENCE = /^[ \t]*(`{3,}(?!`)|~{3,}(?!~))[ \t]*([^\s`]*)(?:\s[^`]*)?$/;
+const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(\S[^]*)?)?$/;
 const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$/;
 const QUOTE = /^ {0,3}> ?/;
 const MATH = /^\s*(\$\$|\\\[)/;
@@ -111,7 +115,17 @@ function math(lines, at) {
 
 function heading(lines, at) {
   const found = HEADING.exec(lines[at]);
-  return found && { kind: "heading", level: found[1].length, text: found[2] ?? "", end: at + 1 };
+  return found && { kind: "heading", level: found[1].length, text: withoutMarks(found[2] ?? ""), end: at + 1 };
+}
+
+/** The text of a heading without the marks after it. */
+function withoutMarks(text) {
+  const end = text.trimEnd();
+  let at = end.length;
+  while (end[at - 1] === "#") {
+    at -= 1;
+  }
+  return at === 0 || /[ \t]/.test(end[at - 1]) ? end.slice(0, at).trimEnd() : end;
 }
 
 function rule(lines, at) {
@@ -141,6 +155,9 @@ function table(lines, at) {
     end += 1;
   }
   const [head, under, ...rows] = lines.slice(at, end).map(cells);
+  if (head.length * rows.length > MOST_CELLS) {
+    return { kind: "code", language: "", text: lines.slice(at, end).join("\n"), end };
+  }
   const sides = under.map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "center" : "right") : "left"));
   return { kind: "table", head, sides, rows, end };
 }

@@ -21,9 +21,14 @@ const DUTIES = {
 };
 /** Why a device has no layers, where the plan does not say. */
 const WHYS = {
-  draining: "It gets no layers until you let it.",
+  draining: "It gets no layers until you let it, or the master is started again.",
   leaving: "It asked to go: it was told to stop, or runs low.",
 };
+
+const WHEN_LOADED = "The master takes it when a model is loaded.";
+const IN_A_MOMENT = "The master takes it in a moment.";
+const NOT_OWNER =
+  "Devices are looked after at http://localhost on the master's machine, or with a key where the master asks for one.";
 
 const byId = (id) => document.getElementById(id);
 
@@ -32,6 +37,7 @@ export class Members {
   #layered = new Set(); // Ids of those of the chain.
   #joined = { owner: false, authority: false, members: [] };
   #canPlan = false;
+  #isIdle = false;
   #meant = null;
   #asked = 0;
 
@@ -62,6 +68,7 @@ export class Members {
     const before = this.#held.map(({ worker_id: id }) => id).join();
     this.#held = state.members ?? [];
     this.#canPlan = state.phase === "ready";
+    this.#isIdle = state.phase === "idle";
     this.#layered = new Set((state.devices ?? []).map((device) => device.worker_id));
     const hasChanged = before !== this.#held.map(({ worker_id: id }) => id).join();
     if (hasChanged || performance.now() - this.#asked > ASK_AGAIN || this.#asked === 0) {
@@ -81,7 +88,7 @@ export class Members {
     }
     byId("add").hidden = !this.#joined.owner;
     byId("not-owner").hidden = this.#joined.owner;
-    say(byId("not-owner"), "Devices are looked after on the machine that the master runs on, or with an API key.");
+    say(byId("not-owner"), NOT_OWNER);
     this.#draw();
   }
 
@@ -90,7 +97,7 @@ export class Members {
     const ids = new Set(this.#held.map(({ worker_id: id }) => id));
     const away = this.#joined.members.filter(({ worker_id: id }) => !ids.has(id) && !this.#layered.has(id));
     const isOut = (member) => (member.revoked ? 1 : 0);
-    const all = [...held, ...away.toSorted((one, other) => isOut(one) - isOut(other)).map(awayInWords)];
+    const all = [...held, ...away.toSorted((one, other) => isOut(one) - isOut(other)).map((one) => awayInWords(one, this.#isIdle))];
     const list = byId("members");
     const known = new Map([...list.children].map((item) => [item.dataset.worker, item]));
     const items = all.map((member) => {
@@ -186,11 +193,12 @@ function offerInWords(member) {
   return `${bytes(member.budget_bytes)} offered · ${machineInWords(member)}`;
 }
 
-function awayInWords({ worker_id: id, name, revoked, online, held_by: holder, seen_seconds: seen, memory_bytes: memory }) {
-  const state = revoked ? "shut out" : online ? "there" : "away";
+function awayInWords({ worker_id: id, name, revoked, online, held_by: holder, seen_seconds: seen, memory_bytes: memory }, isIdle) {
+  // Of one that connects by itself nobody knows while it is not held.
+  const state = revoked ? "shut out" : online ? "there" : online === null ? "not known" : "away";
   const last = seen ? `last seen ${ago(Date.now() / 1000 - seen)}` : "never seen";
   const offered = memory ? `offered ${bytes(memory)}` : "";
-  const why = revoked || !online ? "" : holder ? `Another master holds it: ${holder}.` : "The master takes it in a moment.";
+  const why = revoked || !online ? "" : holder ? `Another master holds it: ${holder}.` : isIdle ? WHEN_LOADED : IN_A_MOMENT;
   return { id, name, state, facts: [last, offered].filter(Boolean).join(" · "), why };
 }
 

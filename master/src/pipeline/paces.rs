@@ -55,6 +55,11 @@ impl Paces {
         seen.back.push_back(stage_us.to_vec());
     }
 
+    /// Forgets what came back so far.
+    pub fn forget(&self) {
+        self.lock().back.clear();
+    }
+
     /// Seconds that each stage computes for a generated row: medians over what came back since this was asked last,
     /// once that is enough.
     pub fn take(&self) -> Option<Vec<f64>> {

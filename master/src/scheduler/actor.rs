@@ -143,12 +143,13 @@ impl Actor {
                 self.core.lose_pipeline();
                 self.close();
                 let closing = self.closing.take();
-                tokio::spawn(async move {
+                // Who asks again meanwhile waits as long.
+                self.closing = Some(tokio::spawn(async move {
                     if let Some(closing) = closing {
                         closing.await.ok(); // If it panicked, it is over, too.
                     }
                     told.send(()).ok(); // Perhaps nobody waits for it any more.
-                });
+                }));
             }
             Command::Resume(resumed) => {
                 let Resumed { pipeline, chunk, prompt_rows } = *resumed;

@@ -32,11 +32,11 @@ pub(crate) trait Load {
     /// Why not.
     fn check(&self, model: &AtHand) -> Result<(), WhyNot>;
 
-    /// Loads it; `trust` is how members have behaved.
+    /// Loads it, where members that did wrong get no layers if `trust` says so.
     ///
     /// # Errors
     /// Why it cannot be; nothing is held then.
-    async fn load(&mut self, model: &AtHand, trust: Trust) -> Result<Loaded, WhyNot>;
+    async fn load(&mut self, model: &AtHand, trust: &Trust) -> Result<Loaded, WhyNot>;
 }
 
 /// A model that is loaded.
@@ -84,11 +84,15 @@ impl Kept {
     /// Lets all of it go; returns how members behaved.
     async fn put_away(self) -> Trust {
         let Self { scheduler, mut keeper, stop } = self;
+        let ended = scheduler.ended();
         drop((stop, scheduler));
         match keeper.join_next().await {
             Some(Ok(keeper)) => keeper.put_away().await,
-            // It panicked: of what it held nothing is left.
-            Some(Err(_)) | None => Trust::new(),
+            // It panicked: of what it held nothing is left once the pipeline is closed, too.
+            Some(Err(_)) | None => {
+                ended.await;
+                Trust::new()
+            }
         }
     }
 }
@@ -195,11 +199,19 @@ impl<L: Load> Changer<L> {
             return Ok(());
         }
         self.put_away().await;
-        info!(model = %name, "a model is loaded");
+        if !self.queue.is_wanted(name) {
+            self.monitor.idle(None);
+            return Ok(());
+        }
+        info!(model = %name, "a model is being loaded");
         self.monitor.begins(name);
-        let trust = std::mem::replace(&mut self.trust, Trust::new());
-        match self.load.load(model, trust).await {
-            Ok(loaded) => {
+        let loaded = tokio::select! {
+            loaded = self.load.load(model, &self.trust) => loaded,
+            never = self.queue.tend() => match never {},
+        };
+        match loaded {
+            Ok(mut loaded) => {
+                loaded.keeper.trust = std::mem::replace(&mut self.trust, Trust::new());
                 self.put_out(loaded);
                 self.answer(name);
             }
@@ -234,7 +246,7 @@ impl<L: Load> Changer<L> {
         let unwanted = async {
             match successor {
                 Some(name) => self.queue.nobody_wants(name).await,
-                None => std::future::pending().await,
+                None => match self.queue.tend().await {},
             }
         };
         tokio::select! {

@@ -1,6 +1,7 @@
 //! Who waits for models, in the order in which they came.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -44,6 +45,23 @@ impl Queue {
                 Some(want) = wanted.recv() => waiting.push_back(want),
             }
         }
+    }
+
+    /// Takes in who comes and lets go of who goes, for as long as it is polled.
+    pub(super) async fn tend(&mut self) -> Infallible {
+        loop {
+            self.look();
+            match self.wanted.recv().await {
+                Some(want) => self.waiting.push_back(want),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Whether somebody waits for the model of this name.
+    pub(super) fn is_wanted(&mut self, name: &str) -> bool {
+        self.look();
+        self.waiting.iter().any(|want| want.model.name == name)
     }
 
     /// Tells all who wait for the model of this name what came of it: a lease for each, as `give` makes one.

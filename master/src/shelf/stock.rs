@@ -86,6 +86,8 @@ pub struct Shelf {
     /// What clients call the only one, if not what it calls itself.
     alias: Option<String>,
     known: Mutex<Vec<Arc<AtHand>>>,
+    /// Held by whoever looks at disks: one at a time.
+    looking: Mutex<()>,
 }
 
 impl Shelf {
@@ -94,7 +96,8 @@ impl Shelf {
     /// # Errors
     /// [`Error`].
     pub fn open(sources: Vec<Source>, alias: Option<String>) -> Result<Self, Error> {
-        let shelf = Self { sources, alias, known: Mutex::default() };
+        let (known, looking) = (Mutex::default(), Mutex::default());
+        let shelf = Self { sources, alias, known, looking };
         let mut named: Vec<AtHand> = Vec::new();
         for source in &shelf.sources {
             match source {
@@ -134,6 +137,7 @@ impl Shelf {
 
     /// All of them, also those that cannot be opened, in the order of their sources. Looks at disks: blocks.
     pub fn all(&self) -> Vec<Arc<AtHand>> {
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<Arc<AtHand>> = Vec::new();
         for source in &self.sources {
             for (name, model, location) in self.of(source) {
@@ -154,10 +158,14 @@ impl Shelf {
         known.filter(|one| one.about.is_ok() && one.path.exists()).or_else(|| of_name(&self.all()))
     }
 
-    /// The names of those that open. Blocks.
+    /// The names of those that open, as they were when somebody last looked.
+    pub fn known_names(&self) -> Vec<String> {
+        names(&self.known())
+    }
+
+    /// The names of those that open. Looks at disks: blocks.
     pub fn names(&self) -> Vec<String> {
-        let all = self.all();
-        all.iter().filter(|one| one.about.is_ok()).map(|one| one.name.clone()).collect()
+        names(&self.all())
     }
 
     /// The names of a source's models, what opens each, and where each is. What cannot be found is none.
@@ -214,6 +222,11 @@ impl Shelf {
         // Each change leaves it whole.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The names of those that open.
+fn names(all: &[Arc<AtHand>]) -> Vec<String> {
+    all.iter().filter(|one| one.about.is_ok()).map(|one| one.name.clone()).collect()
 }
 
 fn opened(model: &str) -> Result<Arc<Checkpoint>, cake_checkpoint::Error> {

@@ -181,6 +181,11 @@ impl Text {
         self.decoded(ids, false)
     }
 
+    /// The text of a token by itself; empty if it has none.
+    pub fn token(&self, id: u32) -> String {
+        self.decode(&[id]).unwrap_or_default()
+    }
+
     fn decoded(&self, ids: &[u32], skip_special: bool) -> Result<String, Error> {
         guarded(|| self.tokenizer.decode(ids, skip_special))
             .map_err(|source| Error::Decode { tokens: ids.len(), source })

@@ -76,6 +76,8 @@ fn the_owner_lets_devices_in_frees_them_and_shuts_them_out() {
     let rename = path_of(&server, "phone", "rename");
     let taken = server.post(&rename, &json!({ "name": "attic" }));
     assert!(taken.refused(409).contains("another worker is called \"attic\""));
+    let masters = server.post(&rename, &json!({ "name": "master" }));
+    assert!(masters.refused(409).contains("another worker is called \"master\""));
     let unfit = server.post(&rename, &json!({ "name": "<b>" }));
     assert!(unfit.refused(409).contains("is no name for a worker"));
     let renamed = server.post(&rename, &json!({ "name": "old-phone" })).good();
@@ -93,6 +95,25 @@ fn the_owner_lets_devices_in_frees_them_and_shuts_them_out() {
     server.post(&path_of(&server, "phone", "revoke"), &json!({})).good();
     until("the phone to be gone", LIMIT, || present(&server, "phone").is_none());
     assert!(cluster.list().iter().any(|it| it["name"] == "old-phone" && it["revoked"] == true));
+}
+
+#[test]
+fn a_freed_device_has_no_layers_of_the_next_model() {
+    let (llama, qwen) = (golden("llama"), golden("qwen2"));
+    let cluster = Cluster::new(&["kitchen", "attic"]);
+    let server = Server::of_several(&cluster.master, &[&llama.path, &qwen.path], &FAST);
+    let load = |model: &str| {
+        let asked = json!({ "model": model, "prompt": "a", "max_tokens": 1 });
+        server.post("/v1/completions", &asked).good();
+        let shown = server.get("/api/cluster").good();
+        assert_eq!(shown["model"], model);
+        let devices = shown["devices"].as_array().expect("a list").clone().into_iter();
+        devices.map(|it| it["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    let freed = load("llama").pop().expect("somebody computes");
+    server.post(&path_of(&server, &freed, "drain"), &json!({ "drain": true })).good();
+    let others = load("qwen2");
+    assert!(!others.is_empty() && !others.contains(&freed), "{freed}: {others:?}");
 }
 
 #[test]

@@ -92,6 +92,11 @@ fn two_models_take_turns_over_workers_that_hold_both() {
     server.post(COMPLETIONS, &nameless).good();
     assert_eq!(server.get("/v1/models/llama").good()["loaded"], true);
     assert_eq!(server.get("/api/cluster").good()["model"], "llama");
+    // What is refused in any case has nothing loaded for it.
+    let wrong = json!({ "model": "qwen2", "messages": [{ "role": "nobody", "content": "a" }] });
+    assert!(server.post("/api/chat", &wrong).status == 400);
+    assert!(server.post("/tokenize", &json!({ "model": "qwen2" })).status == 400);
+    assert_eq!(running(&server), ["llama:latest"]);
     let shown = server.post("/api/show", &json!({ "model": "qwen2:latest" })).good();
     assert_eq!(shown["details"]["family"], "qwen2");
     assert!(shown["template"].as_str().is_some_and(|template| !template.is_empty()), "{shown}");

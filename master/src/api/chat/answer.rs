@@ -4,18 +4,18 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use crate::api::Served;
 use crate::api::respond::{Shape, Whole};
 use crate::api::telling::Telling;
 use crate::api::tools::ToolCall;
 use crate::api::wire::{ChatLogprob, ChatLogprobs, TokenLogprob};
 use crate::reply::Shown;
 use crate::scheduler::Token;
+use crate::text::Text;
 
 /// Log-probabilities of tokens and of the alternatives to them.
-pub(in crate::api) fn logprobs(served: &Served, tokens: &[Token]) -> Vec<ChatLogprob> {
+pub(in crate::api) fn logprobs(words: &Text, tokens: &[Token]) -> Vec<ChatLogprob> {
     let entry = |id, logprob| {
-        let token = served.token_text(id);
+        let token = words.token(id);
         TokenLogprob { bytes: token.clone().into_bytes(), token, logprob }
     };
     let of_token = |token: &Token| ChatLogprob {
@@ -39,8 +39,8 @@ impl Chat {
         Self { logprobs, begin, begun: HashMap::new() }
     }
 
-    fn logprobs(&self, served: &Served, tokens: &[Token]) -> Option<ChatLogprobs> {
-        self.logprobs.then(|| ChatLogprobs { content: logprobs(served, tokens) })
+    fn logprobs(&self, words: &Text, tokens: &[Token]) -> Option<ChatLogprobs> {
+        self.logprobs.then(|| ChatLogprobs { content: logprobs(words, tokens) })
     }
 }
 
@@ -53,26 +53,20 @@ impl Shape for Chat {
         Some(choice(index, &delta, Value::Null, None))
     }
 
-    fn piece(
-        &mut self,
-        served: &Served,
-        index: usize,
-        text: &str,
-        tokens: &[Token],
-    ) -> Option<Value> {
+    fn piece(&mut self, words: &Text, index: usize, text: &str, tokens: &[Token]) -> Option<Value> {
         let telling = self.begun.entry(index).or_insert_with(|| self.begin.clone());
         let (shown, told) = telling.push(text, tokens)?;
-        let logprobs = self.logprobs(served, &told);
+        let logprobs = self.logprobs(words, &told);
         Some(choice(index, &delta(&shown), json!(logprobs), None))
     }
 
-    fn end(&mut self, served: &Served, index: usize, reason: &str) -> Vec<Value> {
+    fn end(&mut self, words: &Text, index: usize, reason: &str) -> Vec<Value> {
         let telling = self.begun.remove(&index);
         let (rest, held, calls) = telling.map(Telling::finish).unwrap_or_default();
         let calls: Vec<ToolCall> = calls.into_iter().map(ToolCall::from).collect();
         let mut choices = Vec::new();
         if rest != Shown::default() || (calls.is_empty() && !held.is_empty()) {
-            let logprobs = self.logprobs(served, &held);
+            let logprobs = self.logprobs(words, &held);
             choices.push(choice(index, &delta(&rest), json!(logprobs), None));
         }
         if !calls.is_empty() {
@@ -88,7 +82,7 @@ impl Shape for Chat {
         choices
     }
 
-    fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
+    fn whole(&mut self, words: &Text, index: usize, answer: &Whole) -> Value {
         let mut telling = self.begin.clone();
         let (shown, _) = telling.push(&answer.text, &[]).unwrap_or_default();
         let (rest, _, calls) = telling.finish();
@@ -104,7 +98,7 @@ impl Shape for Chat {
                 message["content"] = Value::Null;
             }
         }
-        let logprobs = self.logprobs(served, &answer.tokens);
+        let logprobs = self.logprobs(words, &answer.tokens);
         let reason = finish(answer.why.reason, &calls);
         json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": reason })
     }

@@ -24,11 +24,13 @@ pub(super) async fn respond(served: Arc<Served>, prepared: Prepared) -> Result<R
     let Prepared { plan, sending, mut reply, most_calls, .. } = prepared;
     let mut tally = Tally::new(&sending, plan.requests.len());
     let received = begin(&served, plan)?;
+    let model = served.name.clone();
+    drop(served); // While what was computed is sent, the model may go.
     let id = format!("msg_{}", cake_identity::random_token());
     if sending.stream {
         let blocks = Blocks::default();
         let outgoing =
-            Outgoing { served, received, id, tally, reply, most_calls, blocks, over: false };
+            Outgoing { model, received, id, tally, reply, most_calls, blocks, over: false };
         let ping = Event::default().event("ping").data(json!({ "type": "ping" }).to_string());
         let alive = KeepAlive::new().interval(KEEP_ALIVE).event(ping);
         return Ok(Sse::new(events(outgoing)).keep_alive(alive).into_response());
@@ -46,7 +48,7 @@ pub(super) async fn respond(served: Arc<Served>, prepared: Prepared) -> Result<R
     if !text.is_empty() {
         content.push(json!({ "type": "text", "text": text }));
     }
-    let mut message = message(&id, &served.name, tally.usage);
+    let mut message = message(&id, &model, tally.usage);
     (message["stop_reason"], message["stop_sequence"]) =
         ended(whole.why, whole.stop, !calls.is_empty());
     content.extend(calls.into_iter().map(|(name, input)| tool_use(name, input)));
@@ -113,7 +115,7 @@ fn event(value: &Value) -> Event {
 }
 
 struct Outgoing {
-    served: Arc<Served>,
+    model: String,
     received: mpsc::UnboundedReceiver<Piece>,
     id: String,
     tally: Tally,
@@ -135,7 +137,7 @@ impl Outgoing {
         self.tally.count(&piece);
         Some(match piece.what {
             What::Begun { .. } => {
-                let message = message(&self.id, &self.served.name, self.tally.usage);
+                let message = message(&self.id, &self.model, self.tally.usage);
                 vec![json!({ "type": "message_start", "message": message })]
             }
             What::Scored(_) => Vec::new(), // Nobody asks for it here.

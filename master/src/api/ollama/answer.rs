@@ -24,6 +24,7 @@ use crate::api::tools::told;
 use crate::api::wire::ChatLogprob;
 use crate::reply::{Call, Shown};
 use crate::scheduler::Token;
+use crate::text::Text;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -49,9 +50,11 @@ pub(super) async fn respond(
     let Prepared { plan, sending, reply, most_calls, logprobs } = prepared;
     let tally = Tally::new(&sending, plan.requests.len());
     let received = begin(&served, plan)?;
+    let words = served.text.clone();
+    drop(served); // While what was computed is sent, the model may go.
     let telling = Telling::new(reply, most_calls);
     let mut outgoing =
-        Outgoing { served, received, telling, tally, clock, logprobs, end: None, over: false };
+        Outgoing { words, received, telling, tally, clock, logprobs, end: None, over: false };
     if !sending.stream {
         let mut whole = Part::default();
         while let Some(part) = outgoing.next().await {
@@ -183,7 +186,7 @@ fn nanoseconds(span: Duration) -> u64 {
 }
 
 struct Outgoing {
-    served: Arc<Served>,
+    words: Arc<Text>,
     received: mpsc::UnboundedReceiver<Piece>,
     telling: Telling,
     tally: Tally,
@@ -243,7 +246,7 @@ impl Outgoing {
                 "function": { "index": index, "name": name, "arguments": arguments },
             })
         });
-        let logprobs = if self.logprobs { logprobs(&self.served, tokens) } else { Vec::new() };
+        let logprobs = if self.logprobs { logprobs(&self.words, tokens) } else { Vec::new() };
         let calls = calls.collect();
         Part { thought: shown.thought, text: shown.text + &text, calls, logprobs, end: None }
     }

@@ -16,13 +16,28 @@ pub(super) struct Asking {
     pub(super) thinks: bool,
     /// `None` where nothing is asked.
     pub(super) asked: Option<Asked>,
+    /// How many tokens the context is to have room for, if that is said.
+    num_ctx: Option<i64>,
 }
 
-/// What a chat asks for of a server that has room for `context` tokens.
+impl Asking {
+    /// Looks whether a context of so many tokens will do.
+    ///
+    /// # Errors
+    /// [`ApiError::Parameter`].
+    pub(super) fn fits(&self, context: usize) -> Result<(), ApiError> {
+        let is_more = |asked: &i64| usize::try_from(*asked).unwrap_or(0) > context;
+        let Some(found) = self.num_ctx.filter(is_more) else { return Ok(()) };
+        let expected = format!("at most {context}, the context of this server");
+        Err(ApiError::parameter("num_ctx", found, expected))
+    }
+}
+
+/// What a chat asks for, of whichever model.
 ///
 /// # Errors
 /// [`ApiError::Parameter`] and [`ApiError::Unsupported`] for what cannot be done.
-pub(super) fn chat(request: ChatRequest, context: usize) -> Result<Asking, ApiError> {
+pub(super) fn chat(request: ChatRequest) -> Result<Asking, ApiError> {
     let ChatRequest { messages, tools, tool_choice, shared } = request;
     // An answer that was begun is continued, unless that would make it break off elsewhere: behind calls, or a format.
     let is_begun = messages.last().is_some_and(|last| {
@@ -30,7 +45,7 @@ pub(super) fn chat(request: ChatRequest, context: usize) -> Result<Asking, ApiEr
         last.role == "assistant" && !calls && shared.format.is_none()
     });
     let messages = messages.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
-    shared.asking(messages, context, |request| {
+    shared.asking(messages, |request| {
         let continue_final_message = Some(is_begun);
         Asked::new(wire::ChatRequest { tools, tool_choice, continue_final_message, ..request })
     })
@@ -40,7 +55,7 @@ pub(super) fn chat(request: ChatRequest, context: usize) -> Result<Asking, ApiEr
 ///
 /// # Errors
 /// As [`chat`].
-pub(super) fn generate(request: GenerateRequest, context: usize) -> Result<Asking, ApiError> {
+pub(super) fn generate(request: GenerateRequest) -> Result<Asking, ApiError> {
     let GenerateRequest { prompt, system, raw, shared } = request;
     let raw = raw.unwrap_or(false);
     let system = system.filter(|text| !text.is_empty());
@@ -54,7 +69,7 @@ pub(super) fn generate(request: GenerateRequest, context: usize) -> Result<Askin
             system.into_iter().chain([said("user", Some(prompt))]).collect()
         }
     };
-    shared.asking(messages, context, |request| {
+    shared.asking(messages, |request| {
         let asked = Asked::new(request)?;
         Ok(if raw { asked.raw() } else { asked })
     })
@@ -65,11 +80,12 @@ impl Shared {
     fn asking(
         self,
         messages: Vec<ChatMessage>,
-        context: usize,
         ask: impl FnOnce(wire::ChatRequest) -> Result<Asked, ApiError>,
     ) -> Result<Asking, ApiError> {
         self.unmet.check()?;
-        let common = self.options.unwrap_or_default().common(context)?;
+        let options = self.options.unwrap_or_default();
+        let num_ctx = options.num_ctx;
+        let common = options.common()?;
         let (enable_thinking, reasoning_effort) = self.think.map_or(Ok((None, None)), think)?;
         let response_format = self.format.map_or(Ok(None), format)?;
         let request = |messages| wire::ChatRequest {
@@ -91,6 +107,7 @@ impl Shared {
         Ok(Asking {
             thinks: enable_thinking == Some(true),
             asked: is_asked.then(|| ask(request(messages))).transpose()?,
+            num_ctx,
         })
     }
 }
@@ -154,16 +171,20 @@ mod tests {
 
     const CONTEXT: usize = 4096;
 
+    fn fitting(asking: Result<Asking, ApiError>) -> Result<Asking, ApiError> {
+        asking.and_then(|asking| asking.fits(CONTEXT).map(|()| asking))
+    }
+
     fn refused(asking: Result<Asking, ApiError>) -> String {
         asking.map(drop).unwrap_err().of_ollama()["error"].as_str().unwrap().to_owned()
     }
 
     fn chat_of(request: Value) -> Result<Asking, ApiError> {
-        chat(serde_json::from_value(request).expect("a request"), CONTEXT)
+        fitting(chat(serde_json::from_value(request).expect("a request")))
     }
 
     fn generate_of(request: Value) -> Result<Asking, ApiError> {
-        generate(serde_json::from_value(request).expect("a request"), CONTEXT)
+        fitting(generate(serde_json::from_value(request).expect("a request")))
     }
 
     #[test]

@@ -57,10 +57,10 @@ async fn chat(
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let asks = !request.messages.is_empty();
     let named = (request.shared.model.clone(), request.shared.keep_alive);
-    let found = find(&server, Kind::Chat, named, asks).await?;
-    answer(found, scope, |context| ask::chat(request, context), room).await
+    let asking = ask::chat(request)?;
+    let found = find(&server, Kind::Chat, named, asking.asked.is_some()).await?;
+    answer(found, scope, asking, room).await
 }
 
 async fn generate(
@@ -68,10 +68,10 @@ async fn generate(
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<GenerateRequest>,
 ) -> Result<Response, ApiError> {
-    let asks = request.prompt.as_ref().is_some_and(|prompt| !prompt.is_empty());
     let named = (request.shared.model.clone(), request.shared.keep_alive);
-    let found = find(&server, Kind::Generate, named, asks).await?;
-    answer(found, scope, |context| ask::generate(request, context), room).await
+    let asking = ask::generate(request)?;
+    let found = find(&server, Kind::Generate, named, asking.asked.is_some()).await?;
+    answer(found, scope, asking, room).await
 }
 
 /// A model that a request is for.
@@ -106,11 +106,11 @@ async fn find(
 async fn answer(
     Found { served, manner, clock }: Found,
     scope: Scope,
-    ask: impl FnOnce(usize) -> Result<Asking, ApiError>,
+    asking: Asking,
     room: Room,
 ) -> Result<Response, ApiError> {
     let Some(served) = served else { return Ok(manner.done("unload")) };
-    let asking = ask(served.scheduler.limits().context)?;
+    asking.fits(served.scheduler.limits().context)?;
     // Nothing is asked: programs have Ollama load a model so.
     let Some(asked) = asking.asked else { return Ok(manner.done("load")) };
     capable(&served, asking.thinks, asked.offers_tools())?;
@@ -120,12 +120,11 @@ async fn answer(
 
 /// Takes bytes as the body of each kind of request, as far as no model is needed.
 pub(super) fn hostile(bytes: &[u8]) {
-    const CONTEXT: usize = 4096;
     if let Ok(request) = parse::<ChatRequest>(bytes) {
-        ask::chat(request, CONTEXT).ok();
+        ask::chat(request).ok();
     }
     if let Ok(request) = parse::<GenerateRequest>(bytes) {
-        ask::generate(request, CONTEXT).ok();
+        ask::generate(request).ok();
     }
     parse::<EmbedRequest>(bytes).ok();
     parse::<NameRequest>(bytes).ok();

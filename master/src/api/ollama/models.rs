@@ -31,7 +31,9 @@ const LOADED_FOR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 pub(super) fn called(server: &Server, found: Option<String>) -> Result<(String, String), ApiError> {
     let found = found.filter(|found| !found.is_empty());
     let Some(found) = found else { return server.meant(None).map(|name| (tagged(&name), name)) };
-    let untagged = found.strip_suffix(USUAL_TAG).filter(|name| server.at_hand(name).is_ok());
+    let untagged = found
+        .strip_suffix(USUAL_TAG)
+        .filter(|name| block_in_place(|| server.shelf.find(name)).is_some());
     let name = untagged.unwrap_or(&found).to_owned();
     Ok((found, name))
 }

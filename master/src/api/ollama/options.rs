@@ -28,7 +28,7 @@ pub(super) struct Options {
     #[serde(deserialize_with = "whole")]
     num_predict: Option<i64>,
     #[serde(deserialize_with = "whole")]
-    num_ctx: Option<i64>,
+    pub(super) num_ctx: Option<i64>,
     /// Of all that is not named here.
     #[serde(flatten)]
     unmet: Unmet<InOptions>,
@@ -59,18 +59,12 @@ fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
 }
 
 impl Options {
-    /// The same as parameters of a chat by a server that has room for `context` tokens.
+    /// The same as parameters of a chat, but for how long a context is wanted.
     ///
     /// # Errors
     /// [`ApiError::Parameter`] and [`ApiError::Unsupported`] for what cannot be followed.
-    pub(super) fn common(self, context: usize) -> Result<Common, ApiError> {
+    pub(super) fn common(self) -> Result<Common, ApiError> {
         self.unmet.check()?;
-        if let Some(found) =
-            self.num_ctx.filter(|asked| usize::try_from(*asked).unwrap_or(0) > context)
-        {
-            let expected = format!("at most {context}, the context of this server");
-            return Err(ApiError::parameter("num_ctx", found, expected));
-        }
         // Who is penalised: here, all of prompt and answer.
         let penalises = self.repeat_penalty.is_some_and(|penalty| penalty != 1.0);
         if let Some(found) = self.repeat_last_n.filter(|last| penalises && *last != -1) {
@@ -103,7 +97,7 @@ mod tests {
 
     fn common(options: Value) -> Result<Common, String> {
         let options: Options = serde_json::from_value(options).map_err(|it| it.to_string())?;
-        options.common(4096).map_err(|error| error.to_string())
+        options.common().map_err(|error| error.to_string())
     }
 
     #[test]
@@ -132,7 +126,6 @@ mod tests {
             ("tfs_z", json!(0.5)),
             ("typical_p", json!(0.7)),
             ("penalize_newline", json!(false)),
-            ("num_ctx", json!(4097)),
         ] {
             let said = common(json!({ name: value })).map(drop).unwrap_err();
             assert!(said.starts_with(name), "{said}");

@@ -1,6 +1,7 @@
 //! `POST /api/pull`: a model of the Hub's becomes one at hand, with lines that say how far it is.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -10,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use cake_hub::{Observer, Pulled, Wanted};
 use futures_util::stream;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::models::{USUAL_TAG, called};
@@ -18,7 +19,7 @@ use super::names::LINES;
 use super::wire::NameRequest;
 use crate::api::error::ApiError;
 use crate::api::{Body, Ready};
-use crate::shelf;
+use crate::shelf::{self, WhyNot};
 
 /// What programs write before the name of a model of the Hub.
 const PREFIXES: [&str; 4] =
@@ -37,31 +38,68 @@ pub(super) async fn pull(
     let plain = plain.strip_suffix(USUAL_TAG).unwrap_or(plain);
     let done = || json!({ "status": "success" });
     match server.at_hand(plain) {
-        Ok(_) if is_stream => return Ok(lines(Sent::from(line(&done())))),
-        Ok(_) => return Ok(Json(done()).into_response()),
+        Ok(model) => match (&model.about, is_stream) {
+            (Ok(_), true) => return Ok(lines(Sent::from(line(&done())))),
+            (Ok(_), false) => return Ok(Json(done()).into_response()),
+            (Err(_), _) if server.shelf.has_hub() => {} // Something of it is missing.
+            (Err(why), _) => {
+                return Err(ApiError::NotLoaded {
+                    model: model.name.clone(),
+                    why: why.clone() as WhyNot,
+                });
+            }
+        },
         Err(_) if server.shelf.has_hub() => {}
         Err(unknown) => return Err(unknown),
     }
     let wanted: Wanted = plain.parse().map_err(ApiError::Hub)?;
-    let turn = server.pulls.clone().acquire_owned().await.map_err(|_| ApiError::Closed)?;
-    let mut fetching = Fetching::begin(wanted, turn);
+    let pulls = server.pulls.clone();
     if !is_stream {
-        fetching.outcome().await?;
+        let turn = pulls.acquire_owned().await.map_err(|_| ApiError::Closed)?;
+        Fetching::begin(wanted, turn).outcome().await?;
         return Ok(Json(done()).into_response());
     }
-    let told = stream::unfold(Some((fetching, true)), |state| async move {
-        let (mut fetching, is_first) = state?;
-        let (said, next) = match is_first {
-            true => (json!({ "status": "pulling manifest" }), Some((fetching, false))),
-            false => match fetching.further().await {
-                None => (fetching.status(), Some((fetching, false))),
-                Some(Ok(_)) => (json!({ "status": "success" }), None),
-                Some(Err(error)) => (error.of_ollama(), None),
-            },
-        };
+    let told = stream::unfold(Some(Step::Asked(wanted, pulls)), |step| async move {
+        let (said, next) = step?.take().await;
         Some((Ok::<_, Infallible>(line(&said)), next))
     });
     Ok(lines(Sent::from_stream(told)))
+}
+
+/// What a line of a stream is about.
+enum Step {
+    Asked(Wanted, Arc<Semaphore>),
+    /// Others are fetched before it.
+    Waits(Wanted, Arc<Semaphore>),
+    Fetched(Fetching),
+}
+
+impl Step {
+    /// What is said, and what comes after it.
+    async fn take(self) -> (Value, Option<Self>) {
+        let begun = |wanted, turn| {
+            let fetching = Self::Fetched(Fetching::begin(wanted, turn));
+            (json!({ "status": "pulling manifest" }), Some(fetching))
+        };
+        match self {
+            Self::Asked(wanted, pulls) => match pulls.clone().try_acquire_owned() {
+                Ok(turn) => begun(wanted, turn),
+                Err(_) => {
+                    let said = json!({ "status": "waiting for another pull" });
+                    (said, Some(Self::Waits(wanted, pulls)))
+                }
+            },
+            Self::Waits(wanted, pulls) => match pulls.acquire_owned().await {
+                Ok(turn) => begun(wanted, turn),
+                Err(_) => (ApiError::Closed.of_ollama(), None),
+            },
+            Self::Fetched(mut fetching) => match fetching.further().await {
+                None => (fetching.status(), Some(Self::Fetched(fetching))),
+                Some(Ok(_)) => (json!({ "status": "success" }), None),
+                Some(Err(error)) => (error.of_ollama(), None),
+            },
+        }
+    }
 }
 
 fn line(said: &Value) -> Bytes {

@@ -175,12 +175,15 @@ pub(super) fn all() -> Vec<Operation> {
             "The text that the template makes of a chat.",
             &[json(shapes::prompt)],
         ),
-        get(
-            Tokens,
-            "/tokenizer_info",
-            "The special tokens and the template.",
-            &[json(shapes::tokenizer)],
-        ),
+        Operation {
+            refuses: ASKED,
+            ..get(
+                Tokens,
+                "/tokenizer_info",
+                "The special tokens and the template.",
+                &[json(shapes::tokenizer)],
+            )
+        },
         post::<OllamaChat>(
             Ollama,
             "/api/chat",

@@ -117,7 +117,7 @@ pub(super) fn requests() -> Value {
 
 pub(super) fn log() -> Value {
     let entry = json!({ "number": "whole", "at_ms": "whole", "kind": "text", "words": "text" });
-    json!({ "entries": [entry] })
+    json!({ "entries": [entry], "last": "whole" })
 }
 
 pub(super) fn members() -> Value {

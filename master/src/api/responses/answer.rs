@@ -24,6 +24,7 @@ use crate::api::wire::Usage;
 use crate::api::{Served, Server};
 use crate::reply::{Reply, Shown};
 use crate::scheduler::Token;
+use crate::text::Text;
 
 /// Who asks, and whom.
 pub(super) struct Asker {
@@ -42,12 +43,15 @@ pub(super) async fn respond(
     let Prepared { plan, sending, reply, most_calls, logprobs } = prepared;
     let tally = Tally::new(&sending, plan.requests.len());
     let mut received = begin(&asker.served, plan)?;
+    let Asker { server, served, owner } = asker;
     let mut answer = Answer {
         id: format!("resp_{}", cake_identity::random_token()),
         begun: unix_seconds(),
-        repeated: told(record.repeated, &asker.served),
+        repeated: told(record.repeated, &served),
         kept: record.kept,
-        asker,
+        server,
+        owner,
+        words: served.text.clone(),
         tally,
         reply,
         most_calls,
@@ -58,6 +62,7 @@ pub(super) async fn respond(
         whole: None,
         _room: room,
     };
+    drop(served); // While what was computed is sent, the model may go.
     if sending.stream {
         let outgoing = Outgoing { received, answer, next: 0, over: false };
         let alive = KeepAlive::new().interval(KEEP_ALIVE);
@@ -101,7 +106,9 @@ struct Answer {
     /// What it says of its request.
     repeated: Value,
     kept: Option<Kept>,
-    asker: Asker,
+    server: Arc<Server>,
+    owner: Owner,
+    words: Arc<Text>,
     tally: Tally,
     reply: Reply,
     /// Most calls; more are let go.
@@ -150,7 +157,7 @@ impl Answer {
         if !text.is_empty() {
             let tokens = take(&mut self.held);
             let logprobs = match self.logprobs {
-                true => logprobs(&self.asker.served, &tokens),
+                true => logprobs(&self.words, &tokens),
                 false => Vec::new(),
             };
             events.extend(self.output.say(Kind::Text, text, logprobs));
@@ -203,7 +210,7 @@ impl Answer {
         // What is counted is what there is.
         [&mut input, &mut output, &mut response].into_iter().for_each(String::shrink_to_fit);
         let stored = Stored { before, input, output, response: response.into() };
-        self.asker.server.responses.put(self.asker.owner, self.id.clone(), stored);
+        self.server.responses.put(self.owner, self.id.clone(), stored);
     }
 
     /// The response as it is now.

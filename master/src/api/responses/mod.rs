@@ -13,7 +13,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -31,7 +31,7 @@ use super::body::parsed;
 use super::chat::Asked;
 use super::error::ApiError;
 use super::owner::Owner;
-use super::{Body, Ready, Server};
+use super::{Body, Name, Ready, Server};
 use crate::scheduler::Scope;
 
 /// Where it is; what is beneath it speaks as this API does, also where it refuses.
@@ -98,7 +98,7 @@ async fn earlier(
 pub(super) async fn retrieve(
     State(server): State<Arc<Server>>,
     Extension(owner): Extension<Owner>,
-    Path(id): Path<String>,
+    Name(id): Name,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     if asks_for(query.as_deref(), "stream") == Some("true") {
@@ -113,7 +113,7 @@ pub(super) async fn retrieve(
 pub(super) async fn delete(
     State(server): State<Arc<Server>>,
     Extension(owner): Extension<Owner>,
-    Path(id): Path<String>,
+    Name(id): Name,
 ) -> Result<Json<Value>, ApiError> {
     match server.responses.remove(owner, &id) {
         true => Ok(Json(json!({ "id": id, "object": "response", "deleted": true }))),
@@ -125,7 +125,7 @@ pub(super) async fn delete(
 pub(super) async fn input_items(
     State(server): State<Arc<Server>>,
     Extension(owner): Extension<Owner>,
-    Path(id): Path<String>,
+    Name(id): Name,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
     let stored = stored(&server, owner, id)?;

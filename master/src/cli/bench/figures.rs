@@ -92,11 +92,11 @@ impl Planned {
 }
 
 impl Bench {
-    /// Of at least one run. `stage_seconds` are medians of each stage, if there are such.
+    /// Of at least one run. `paces` are medians of each stage, one of each run that had enough steps.
     pub(super) fn of(
         model: &str,
         timings: &[Timing],
-        stage_seconds: Option<Vec<f64>>,
+        paces: &[Vec<f64>],
         planned: Planned,
         links: Vec<Link>,
     ) -> Self {
@@ -107,7 +107,9 @@ impl Bench {
         let rest = steps().map(|step| step.seconds - step.stage_seconds - step.ends_seconds);
         let network = median(rest.map(|seconds| seconds.max(0.0)).collect());
         let computed: f64 = planned.stages.iter().map(|(_, _, seconds)| seconds).sum();
-        let seconds = |stage: usize| stage_seconds.as_ref()?.get(stage).copied();
+        let seconds = |stage: usize| {
+            median(paces.iter().filter_map(|stages| stages.get(stage).copied()).collect())
+        };
         let devices = planned.stages.into_iter().enumerate();
         let devices = devices.map(|(stage, (device, layers, planned_seconds))| DeviceFigures {
             device,
@@ -178,7 +180,7 @@ pub(super) mod tests {
         };
         let link = Link { device: "kitchen".to_owned(), rtt_seconds: 4e-4, bytes_per_second: 1e8 };
         let timings = [50.0, 40.0, 60.0].map(timing);
-        Bench::of("smol", &timings, Some(vec![0.005, 0.01]), planned, vec![link])
+        Bench::of("smol", &timings, &[vec![0.005, 0.01]], planned, vec![link])
     }
 
     #[test]
@@ -203,7 +205,7 @@ pub(super) mod tests {
     #[test]
     fn too_few_tokens_leave_a_device_unknown() {
         let planned = Planned { stages: Vec::new(), ends_seconds: 0.0, step_seconds: 0.0 };
-        let bench = Bench::of("m", &[Timing::default()], None, planned, Vec::new());
+        let bench = Bench::of("m", &[Timing::default()], &[], planned, Vec::new());
         assert_eq!((bench.token.measured, bench.runs), (None, 1));
     }
 }

@@ -90,19 +90,20 @@ impl Args {
         };
         let vocab_size = prepared.model.checkpoint.config.vocab_size;
         let mut timings: Vec<Timing> = Vec::with_capacity(runs);
-        let mut seen = None;
+        let mut paces: Vec<Vec<f64>> = Vec::with_capacity(runs);
         for run in 0..=runs {
             let prompt = prompt(self.prompt_tokens.get(), vocab_size);
             let answer = generator.generate(&prompt, &options, |_| true).await?;
-            let paces = pipeline.paces().take();
-            if run > 0 {
-                timings.push(answer.timing); // The first time finds cold caches.
-                seen = paces.or(seen);
+            if run == 0 {
+                pipeline.paces().forget(); // The first time finds cold caches.
+                continue;
             }
+            timings.push(answer.timing);
+            paces.extend(pipeline.paces().take());
         }
         let planned = Planned::of(prepared.plan());
         let bench =
-            Bench::of(&prepared.model.checkpoint.location.name, &timings, seen, planned, links);
+            Bench::of(&prepared.model.checkpoint.location.name, &timings, &paces, planned, links);
         block_in_place(|| {
             let stages: Option<Vec<f64>> =
                 bench.devices.iter().map(|device| device.seconds).collect();

@@ -63,6 +63,9 @@ pub(super) fn text(bench: &Bench) -> String {
 
 /// Where most of a token's time goes, and how well the plan knew.
 fn verdict(bench: &Bench) -> Option<String> {
+    if bench.devices.iter().any(|it| it.seconds.is_none()) {
+        return None; // Nobody knows what took the most.
+    }
     let token = bench.token.measured.filter(|seconds| *seconds > 0.0)?;
     let devices = bench.devices.iter().filter_map(|it| Some((it.device.as_str(), it.seconds?)));
     let parts = devices.chain([

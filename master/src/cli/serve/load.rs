@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use cake_checkpoint::Checkpoint;
 use tokio::sync::oneshot;
-use tokio::task::block_in_place;
+use tokio::task::{block_in_place, spawn_blocking};
 
 use crate::api::{self, Served};
 use crate::cli::args::SampleArgs;
 use crate::cli::told::{Words, warn};
 use crate::cli::{Error, announce};
 use crate::cluster::Whereabouts;
-use crate::deployment::keeper::Keeper;
+use crate::deployment::keeper::{Keeper, left_out};
 use crate::deployment::trust::Trust;
 use crate::deployment::{PlanRequest, prepare};
 use crate::monitor::Monitor;
@@ -42,7 +42,7 @@ impl Load for Loader {
         block_in_place(|| self.opens(model)).map_err(|error| Arc::new(error) as WhyNot)
     }
 
-    async fn load(&mut self, model: &AtHand, trust: Trust) -> Result<Loaded, WhyNot> {
+    async fn load(&mut self, model: &AtHand, trust: &Trust) -> Result<Loaded, WhyNot> {
         // A worker that is lost may be away for longer than the next model can wait.
         let cluster = self.cluster.some_suffice();
         let loaded = self.load_over(model, &cluster, trust).await;
@@ -58,7 +58,7 @@ impl Loader {
     /// # Errors
     /// [`Error`].
     pub(super) async fn first(&mut self, model: &AtHand) -> Result<Loaded, Error> {
-        let loaded = self.load_over(model, &self.cluster, Trust::new()).await;
+        let loaded = self.load_over(model, &self.cluster, &Trust::new()).await;
         self.request.reprobe = false;
         self.request.hurry = true; // Whatever is loaded from now on, somebody waits for.
         loaded
@@ -77,11 +77,16 @@ impl Loader {
         &self,
         model: &AtHand,
         cluster: &Whereabouts,
-        trust: Trust,
+        trust: &Trust,
     ) -> Result<Loaded, Error> {
         let Self { request, monitor, .. } = self;
         let told = Arc::new(Words::kept(&monitor.chronicle));
         let mut prepared = prepare(State::open()?, &model.model, cluster, request, told).await?;
+        // Who is set aside, or is to be free, is so whatever is loaded.
+        let left_out = left_out(trust, &prepared);
+        if left_out.all().iter().any(|name| prepared.has_layers(name)) {
+            prepared.replan(request, &left_out).await?;
+        }
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());
         let checkpoint = &prepared.model.checkpoint;
@@ -101,7 +106,14 @@ impl Loader {
         monitor.wired(pipeline.stages());
         let (broken, paces) = (pipeline.watch(), pipeline.paces());
         let lateness = pipeline.lateness();
-        let ends = prepared.ends()?;
+        let ends = match prepared.ends() {
+            Ok(ends) => ends,
+            Err(error) => {
+                // Nothing is held then.
+                spawn_blocking(move || pipeline.close()).await.ok();
+                return Err(error.into());
+            }
+        };
         let limits = Limits::of(prepared.promise(), prepared.chunk(), self.queue);
         let metrics = monitor.metrics.clone();
         let scheduler = Scheduler::start(pipeline, ends, limits, OnLoss::Wait, metrics);
@@ -113,7 +125,7 @@ impl Loader {
             grace: self.grace,
             scheduler: scheduler.clone(),
             monitor: monitor.clone(),
-            trust,
+            trust: Trust::new(),
             broken,
             paces,
             lateness,
@@ -123,7 +135,7 @@ impl Loader {
             name: model.name.clone(),
             created: api::unix_seconds(),
             about,
-            text: text.allowing_special_tokens(self.allow_special_tokens),
+            text: Arc::new(text.allowing_special_tokens(self.allow_special_tokens)),
             turns: api::Turns::default(),
             scheduler,
             defaults,

@@ -138,6 +138,9 @@ impl Args {
             out::note(format_args!("programs made for Ollama are answered at http://{address}"));
         }
         let http = tokio::spawn(api::serve(listeners, bounds, server.clone(), router));
+        let url = format!("http://{address}");
+        // It tells from now on how far it is.
+        let _sign = block_in_place(|| put_up(&ServiceSign { url, master: master_name() }));
         let (cluster, _door) =
             self.cluster.whereabouts_with_door(Words::kept(&monitor.chronicle)).await?;
         server.membership.set(cluster.membership.clone()).ok(); // Nobody else sets it.
@@ -156,8 +159,6 @@ impl Args {
         tokio::spawn(end(ctrl_c.take_over(), desk, tell));
         tokio::spawn(tidy());
         out::line(format_args!("listening on http://{address}"))?;
-        let url = format!("http://{address}");
-        let _sign = block_in_place(|| put_up(&ServiceSign { url, master: master_name() }));
         let http = async {
             http.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         };

@@ -27,6 +27,9 @@ pub(in crate::cli) struct Args {
 #[derive(Debug, Deserialize)]
 struct Log {
     entries: Vec<Entry>,
+    /// The number of the latest.
+    #[serde(default)]
+    last: Option<u64>,
 }
 
 impl Args {
@@ -35,7 +38,11 @@ impl Args {
         let service = self.service.service()?;
         let mut last = 0;
         loop {
-            let Log { entries } = service.get(&format!("/api/log?after={last}"))?;
+            let Log { entries, last: latest } = service.get(&format!("/api/log?after={last}"))?;
+            if latest.is_some_and(|latest| latest < last) {
+                last = 0; // The service began anew.
+                continue;
+            }
             for entry in &entries {
                 out::line(match self.json {
                     true => serde_json::json!(entry).to_string(),

@@ -59,6 +59,15 @@ pub enum Error {
         /// Where it was asked.
         url: String,
     },
+    /// It asks for another one.
+    #[error("the service at {url} does not know this key")]
+    OtherKey {
+        /// Where it was asked.
+        url: String,
+    },
+    /// What was given is no key.
+    #[error("--api-key, or CAKE_API_KEY, is no key: expected one, without spaces or line breaks")]
+    NoKey,
     /// It refuses.
     #[error("the service at {url} says: {words}")]
     Refused {
@@ -100,8 +109,15 @@ impl ServiceArgs {
             .timeout_global(Some(PATIENCE))
             .http_status_as_error(false)
             .proxy(None) // It is in this house.
+            .max_redirects(0) // The key is for this one.
+            .max_redirects_will_error(false)
             .build();
-        Ok(Service { url, key: self.api_key.clone(), agent: agent.into() })
+        let key = self.api_key.as_deref().map(str::trim).map(str::to_owned);
+        let is_no_key = |key: &String| !key.chars().all(|c| c.is_ascii_graphic());
+        if key.as_ref().is_some_and(is_no_key) {
+            return Err(Error::NoKey);
+        }
+        Ok(Service { url, key, agent: agent.into() })
     }
 }
 
@@ -149,16 +165,23 @@ impl Service {
         let failed = |error: ureq::Error| Error::Nobody { url: url(), reason: error.to_string() };
         let mut answer = request.call().map_err(failed)?;
         let status = answer.status().as_u16();
+        let foreign = |reason: String| Error::Foreign { url: url(), reason: plain(&reason) };
         let text = answer.body_mut().with_config().limit(MOST_BYTES).read_to_string();
-        let text = text.map_err(failed)?;
+        let text = text.map_err(|error| foreign(error.to_string()))?;
         match status {
-            200 => serde_json::from_str(&text)
-                .map_err(|error| Error::Foreign { url: url(), reason: error.to_string() }),
+            200 => serde_json::from_str(&text).map_err(|error| foreign(error.to_string())),
+            300..=399 => Err(foreign("it sends us elsewhere".to_owned())),
+            401 if self.key.is_some() => Err(Error::OtherKey { url: url() }),
             401 => Err(Error::Key { url: url() }),
-            404 => Err(Error::Foreign { url: url(), reason: format!("it has no {path}") }),
+            404 => Err(foreign(format!("it has no {path}"))),
             status => Err(Error::Refused { url: url(), words: words(status, &text) }),
         }
     }
+}
+
+/// What others said, without what a terminal would obey, and not all of it where that is much.
+fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(REPEATED).collect()
 }
 
 /// The sentence in a refusal, or what it has instead.
@@ -167,7 +190,7 @@ fn words(status: u16, text: &str) -> String {
     let message =
         said.as_ref().and_then(|said| said["error"]["message"].as_str().or(said["error"].as_str()));
     let words = message.map_or_else(|| format!("{status} {text}"), str::to_owned);
-    words.chars().filter(|c| !c.is_control()).take(REPEATED).collect()
+    plain(&words)
 }
 
 #[cfg(test)]

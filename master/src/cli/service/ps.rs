@@ -2,8 +2,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::{Error, out, report};
-use super::ServiceArgs;
 use super::table::table;
+use super::{ServiceArgs, plain};
 use crate::running::{RequestNow, Stage};
 
 /// Characters of an id, a model or a client that a line has room for.
@@ -34,7 +34,7 @@ impl Args {
         }
         match requests.is_empty() {
             true => {
-                out::note("no request runs or waits");
+                out::note("no request is computed, or waits for room");
                 Ok(())
             }
             false => out::text(text(&requests)),
@@ -48,7 +48,7 @@ fn text(requests: &[RequestNow]) -> String {
 }
 
 fn row(request: &RequestNow) -> [String; 8] {
-    let short = |text: &str| text.chars().take(SHOWN).collect::<String>();
+    let short = |text: &str| plain(text).chars().take(SHOWN).collect::<String>();
     let prompt = match request.cached_tokens {
         0 => request.prompt_tokens.to_string(),
         cached => format!("{} ({cached} cached)", request.prompt_tokens),

@@ -62,8 +62,13 @@ fn a_service_with_keys_answers_whoever_has_one_and_of_two_one_is_named() {
         Server::start(&master, &model, &["--api-key-file", keys.to_str().expect("a path")]);
     let sentence = ask(&master, &["ps"]).refusal();
     assert!(sentence.contains("asks for a key: --api-key"), "{sentence}");
+    let sentence = ask(&master, &["ps", "--api-key", "other"]).refusal();
+    assert!(sentence.contains("does not know this key"), "{sentence}");
+    let sentence = ask(&master, &["ps", "--api-key", "one\nother"]).refusal();
+    assert!(sentence.contains("is no key"), "{sentence}");
     let idle = ask(&master, &["ps", "--api-key", "secret"]).success();
-    assert_eq!((idle.stdout.as_str(), idle.stderr.trim()), ("", "no request runs or waits"));
+    let expected = "no request is computed, or waits for room";
+    assert_eq!((idle.stdout.as_str(), idle.stderr.trim()), ("", expected));
     let _second = Server::start(&master, &model, &[]);
     let sentence = ask(&master, &["logs"]).refusal();
     assert!(sentence.contains("2 services run here: --at says which"), "{sentence}");
