@@ -7,6 +7,7 @@ use std::time::Duration;
 use cake_tests::master::{path, pins, strs};
 use cake_tests::streams::count;
 use cake_tests::{Golden, Master, Server, TestWorker, golden, until};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -146,13 +147,14 @@ fn a_model_that_cannot_be_loaded_leaves_the_other_where_it_is() {
 fn whoever_leaves_while_waiting_changes_nothing() {
     let demo = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../master/demo-model"));
     let llama = golden("llama");
-    let server = Server::of_several(&Master::alone(), &[&demo, &llama.path], &[]);
+    let worker = TestWorker::new("a");
+    let server = Server::of_several(&Master::over([&worker]), &[&demo, &llama.path], &[]);
     let long = json!({
         "model": "demo-model", "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true, "n": 4,
     });
     let mut events = server.stream(COMPLETIONS, &long);
     events.next().expect("it has begun");
-    let pipelines = count(&server, "cake_pipelines_total");
+    worker.signal(Signal::STOP); // So that the answer does not end meanwhile.
     let body = ask(&llama, "llama").to_string();
     let host = server.url.strip_prefix("http://").expect("a URL");
     let head =
@@ -162,9 +164,11 @@ fn whoever_leaves_while_waiting_changes_nothing() {
     until("the model to be withdrawn", LIMIT, || running(&server).is_empty());
     drop(leaves);
     until("the model to be given again", LIMIT, || running(&server) == ["demo-model:latest"]);
+    worker.signal(Signal::CONT);
     let event = events.next().expect("the answer goes on");
     assert!(event.contains("\"text\""), "{event}");
-    assert_eq!(count(&server, "cake_pipelines_total"), pipelines);
+    let log = server.get("/api/log").good().to_string();
+    assert!(log.contains("demo-model is ready") && !log.contains("llama is ready"), "{log}");
 }
 
 #[test]
