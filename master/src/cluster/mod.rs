@@ -311,7 +311,7 @@ pub async fn rejoin(
         tokio::time::timeout(ALIVE_TIMEOUT, hold).await.ok()?.ok()
     });
     let back = futures_util::future::join_all(holds).await;
-    for member in back.into_iter().flatten() {
+    for mut member in back.into_iter().flatten() {
         // The same worker may have two addresses.
         let known = |other: &Member| other.offer.instance == member.offer.instance;
         if members.iter().any(|other| known(other) && held(other)) {
@@ -322,12 +322,16 @@ pub async fn rejoin(
         let same = |other: &Member| other.offer.worker_id == member.offer.worker_id;
         let lost = members.iter().position(|other| !held(other) && same(other));
         let at = || members.iter().position(|other| other.address == member.address);
-        match lost.or_else(at) {
+        let place = lost.or_else(at);
+        // Those that are there keep their names, by which the plan knows them.
+        let others = members.iter().enumerate().filter(|(at, _)| Some(*at) != place);
+        let taken = others.map(|(_, other)| other.name().to_owned()).collect();
+        member.offer.name = free_name(&member.offer.name, taken);
+        match place {
             Some(place) => members[place] = member,
             None => members.push(member),
         }
     }
-    make_names_unique(members);
 }
 
 /// Finds two addresses that lead to one worker; addresses that lead nowhere are not its concern.
@@ -375,13 +379,17 @@ pub async fn look(security: &Security, address: &str) -> Result<(Client, Offer),
 /// Two workers on one host have its name, and one host may be called as the master is in plans: the
 /// later ones get `-2`, `-3`, ….
 fn make_names_unique(members: &mut [Member]) {
-    let mut taken = HashSet::from([LOCAL.to_owned()]);
+    let mut taken = HashSet::new();
     for member in members {
-        let name = member.offer.name.clone();
-        let mut number = 2;
-        while !taken.insert(member.offer.name.clone()) {
-            member.offer.name = format!("{name}-{number}");
-            number += 1;
-        }
+        member.offer.name = free_name(&member.offer.name, taken.clone());
+        taken.insert(member.offer.name.clone());
     }
+}
+
+/// `wanted`, or with a number after it where that is the master's or one of these.
+fn free_name(wanted: &str, mut taken: HashSet<String>) -> String {
+    taken.insert(LOCAL.to_owned());
+    let numbered = (2..).map(|number| format!("{wanted}-{number}"));
+    let mut names = std::iter::once(wanted.to_owned()).chain(numbered);
+    names.find(|name| !taken.contains(name)).expect("there is no end of names")
 }
