@@ -159,7 +159,8 @@ export class Members {
   }
 
   #isDraining() {
-    return this.#held.some(({ worker_id: id, duty }) => id === this.#meant && duty === "draining");
+    const isMeant = ({ worker_id: id }) => id === this.#meant;
+    return (this.#held.find(isMeant)?.duty ?? "") === "draining" || Boolean(this.#joined.members.find(isMeant)?.draining);
   }
 
   #manage(id) {
@@ -175,7 +176,7 @@ export class Members {
     byId("device-naming").hidden = !joined || joined.revoked;
     byId("device-trouble").hidden = true;
     const isDraining = this.#isDraining();
-    byId("device-drain").hidden = !held;
+    byId("device-drain").hidden = !held && !isDraining; // One that is away may have layers again.
     say(byId("device-drain"), isDraining ? "Let it have layers" : "Free it of layers");
     say(
       byId("device-means"),
@@ -193,9 +194,11 @@ function offerInWords(member) {
   return `${bytes(member.budget_bytes)} offered · ${machineInWords(member)}`;
 }
 
-function awayInWords({ worker_id: id, name, revoked, online, held_by: holder, seen_seconds: seen, memory_bytes: memory }, isIdle) {
+function awayInWords(member, isIdle) {
+  const { worker_id: id, name, revoked, draining, online, held_by: holder, seen_seconds: seen, memory_bytes: memory } = member;
   // Of one that connects by itself nobody knows while it is not held.
-  const state = revoked ? "shut out" : online ? "there" : online === null ? "not known" : "away";
+  const where = online ? "there" : online === null ? "not known" : "away";
+  const state = revoked ? "shut out" : draining ? `${where}, freed` : where;
   const last = seen ? `last seen ${ago(Date.now() / 1000 - seen)}` : "never seen";
   const offered = memory ? `offered ${bytes(memory)}` : "";
   const why = revoked || !online ? "" : holder ? `Another master holds it: ${holder}.` : isIdle ? WHEN_LOADED : IN_A_MOMENT;

@@ -112,6 +112,9 @@ fn a_freed_device_has_no_layers_of_the_next_model() {
     };
     let freed = load("llama").pop().expect("somebody computes");
     server.post(&path_of(&server, &freed, "drain"), &json!({ "drain": true })).good();
+    let known = server.get("/api/members").good();
+    let mut known = known["members"].as_array().expect("a list").iter();
+    assert!(known.any(|it| it["name"] == freed.as_str() && it["draining"] == true));
     let others = load("qwen2");
     assert!(!others.is_empty() && !others.contains(&freed), "{freed}: {others:?}");
 }
