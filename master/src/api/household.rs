@@ -168,7 +168,7 @@ async fn drain(
     let members = server.monitor.snapshot().members;
     // One that is away may have layers again when it is back.
     let member = members.iter().find(|member| member.worker_id == worker_id);
-    if drain && member.is_none() {
+    if member.is_none() && (drain || !membership.is_draining(&worker_id)) {
         return Err(NotDone::Nobody { worker_id }.into());
     }
     let name = member.map_or(&worker_id, |member| &member.name);

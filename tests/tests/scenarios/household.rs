@@ -69,8 +69,10 @@ fn the_owner_lets_devices_in_frees_them_and_shuts_them_out() {
     assert_eq!(duty(&server, &freed), "draining");
     server.post(&drain, &json!({ "drain": false })).good();
     until("it to be free to have layers", LIMIT, || duty(&server, &freed) != "draining");
-    let nobody = server.post("/api/members/0123/drain", &json!({ "drain": true }));
-    assert!(nobody.refused(404).contains("no worker with the id \"0123\""));
+    for drain in [true, false] {
+        let nobody = server.post("/api/members/0123/drain", &json!({ "drain": drain }));
+        assert!(nobody.refused(404).contains("no worker with the id \"0123\""));
+    }
 
     // A name of its owner's, which nobody else has.
     let rename = path_of(&server, "phone", "rename");
