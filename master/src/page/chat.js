@@ -322,12 +322,19 @@ export class Chat {
     if (!byId("settings").contains(document.activeElement)) {
       this.#settings.show(kept); // Else somebody is changing them here.
     }
+    let isOther = false;
     for (const turn of turns.sort((one, other) => one.made - other.made)) {
       const own = talk.turn(turn.id);
+      if (own?.isAs(turn)) {
+        continue; // What is shown stays as it is.
+      }
+      isOther = true;
       own ? own.take(turn) : talk.learn(new Turn(turn));
     }
-    this.#show();
-    this.#path.forEach((turn) => this.#draw(turn));
+    if (isOther) {
+      this.#show();
+      this.#path.forEach((turn) => this.#draw(turn));
+    }
   }
 
   #draw(turn) {

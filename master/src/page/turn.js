@@ -43,6 +43,11 @@ export class Turn {
     this.forgotten = forgotten;
   }
 
+  /** Whether the answer is as it was kept. */
+  isAs({ thought = "", answer = "", end = null, trouble = null }) {
+    return this.thought === thought && this.answer === answer && this.end === end && this.trouble === trouble;
+  }
+
   /** Forgets the answer for another one. */
   begin() {
     this.take({ end: "running" });

@@ -85,6 +85,8 @@ fn conversations_are_kept_branch_and_are_shared_by_tabs() {
     browser.type_into("#search", "FOX");
     browser.wait("one that has the word", &format!("{listed} === 1"));
     browser.click("#conversations button");
+    let is_open = "return document.querySelector('#conversation-dialog').open";
+    browser.wait("what can be done with it", is_open);
     let title = "const title = document.querySelector('#title'); title.value = 'Birds'";
     browser.run(title);
     browser.click("#conversation-dialog .main");
