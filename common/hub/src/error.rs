@@ -58,7 +58,7 @@ pub enum Error {
         "{file}: what came is not what the hub has: expected {kind} {expected}, found {found}; it was deleted, the same command fetches it again"
     )]
     WrongHash { file: String, kind: &'static str, expected: String, found: String },
-    #[error("no room for {repo} in {}: {} more are needed there and {} are free", path.display(), format_bytes(*needed), format_bytes(*free))]
+    #[error("no room for {repo} in {}: {} more are needed there (and {} to spare) and {} are free", path.display(), format_bytes(*needed), format_bytes(cake_platform::DISK_RESERVE), format_bytes(*free))]
     NoRoom { repo: String, path: PathBuf, needed: u64, free: u64 },
     #[error("another process is fetching {file} of this model ({})", path.display())]
     Busy { file: String, path: PathBuf },

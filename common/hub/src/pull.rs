@@ -13,9 +13,6 @@ use crate::plan::Plan;
 /// Most connections at once: beyond these a hub refuses, and nothing gets faster.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// What a disk keeps free (bytes): others write there, too.
-const DISK_RESERVE: u64 = 64 << 20;
-
 /// What was fetched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pulled {
@@ -45,7 +42,7 @@ pub fn pull(
     let missing = plan.missing_bytes();
     let room = cake_platform::free_space(folder.path());
     let free = room.map_err(|cause| Error::io("read", folder.path(), cause))?.free_bytes;
-    if missing > 0 && missing.saturating_add(DISK_RESERVE) > free {
+    if missing > 0 && missing.saturating_add(cake_platform::DISK_RESERVE) > free {
         let (repo, path) = (wanted.repo.clone(), plan.cache().to_owned());
         return Err(Error::NoRoom { repo, path, needed: missing, free });
     }

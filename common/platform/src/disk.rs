@@ -12,6 +12,9 @@ pub struct DiskSpace {
     pub total_bytes: u64,
 }
 
+/// What whoever writes much leaves free of a disk (bytes): others write there, too.
+pub const DISK_RESERVE: u64 = 64 << 20;
+
 /// Room on the file system of `path`. Where the system cannot be asked, room without limit: writes
 /// then fail by themselves when the disk is full.
 #[cfg(unix)]

@@ -28,7 +28,7 @@ mod processor;
 pub use allocator::return_freed_memory;
 pub use battery::{Battery, battery};
 pub use descriptors::raise_open_files;
-pub use disk::{DiskSpace, free_space};
+pub use disk::{DISK_RESERVE, DiskSpace, free_space};
 pub use held::is_at;
 pub use hollow::is_hollow;
 pub use interrupts::interrupts;

@@ -147,6 +147,21 @@ mod tests {
     }
 
     #[test]
+    fn what_one_tool_joins_leaves_the_others_closed() {
+        let tool = |name: &str, place: Value| -> Tool {
+            let parameters = json!({ "type": "object", "properties": { "place": place } });
+            let function = json!({ "name": name, "parameters": parameters });
+            serde_json::from_value(json!({ "type": "function", "function": function })).unwrap()
+        };
+        let (plain, joins) = (json!({ "type": "string" }), json!({ "oneOf": [{}, {}] }));
+        let tools = [tool("plain", plain), tool("joins", joins)];
+        let all = ToolChoice::Required(vec!["plain".to_owned(), "joins".to_owned()]);
+        let schema = all.schema(&tools).unwrap();
+        let others = |tool: &str| schema[DEFINITIONS][tool]["additionalProperties"].clone();
+        assert_eq!((others("tool0"), others("tool1")), (Value::Bool(false), Value::Null));
+    }
+
+    #[test]
     fn a_choice_names_what_there_is() {
         let tool: Tool = serde_json::from_value(json!({
             "type": "function", "function": { "name": "f", "description": "does" },

@@ -393,3 +393,16 @@ fn free_name(wanted: &str, mut taken: HashSet<String>) -> String {
     let mut names = std::iter::once(wanted.to_owned()).chain(numbered);
     names.find(|name| !taken.contains(name)).expect("there is no end of names")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_somebody_has_gets_a_number() {
+        let taken = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        assert_eq!(free_name("attic", taken(&["cellar"])), "attic");
+        assert_eq!(free_name("attic", taken(&["attic", "attic-2"])), "attic-3");
+        assert_eq!(free_name(LOCAL, HashSet::new()), "master-2", "the master is called so");
+    }
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{BlobSource, LayerRange, Manifest};
+use cake_platform::DISK_RESERVE;
 use cake_proto::said::sentence;
 use cake_proto::{Client, limits, wire};
 use tokio::sync::mpsc;
@@ -30,8 +31,6 @@ const BUSY_TRIES: u32 = 7;
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 /// A push that moves nothing for this long has failed.
 const STALL: Duration = Duration::from_secs(30);
-/// Free bytes that a push leaves on a worker's disk.
-const DISK_RESERVE: u64 = 64 << 20;
 
 /// One worker and the layers whose blobs it must hold.
 #[derive(Clone, Copy, Debug)]

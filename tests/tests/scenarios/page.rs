@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use cake_tests::browser::Browser;
 use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, not_shown};
 
+/// Whether it is shown what can be done with a conversation.
+const IS_OPEN: &str = "return document.querySelector('#conversation-dialog').open";
 const ENTER: &str = "\u{e007}";
 const ANSWER: &str = "document.querySelector('#messages [data-role=assistant]')";
 

@@ -112,7 +112,8 @@ impl ServiceArgs {
             .max_redirects(0) // The key is for this one.
             .max_redirects_will_error(false)
             .build();
-        let key = self.api_key.as_deref().map(str::trim).map(str::to_owned);
+        let key = self.api_key.as_deref().map(str::trim).filter(|key| !key.is_empty());
+        let key = key.map(str::to_owned);
         let is_no_key = |key: &String| !key.chars().all(|c| c.is_ascii_graphic());
         if key.as_ref().is_some_and(is_no_key) {
             return Err(Error::NoKey);

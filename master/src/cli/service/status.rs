@@ -6,8 +6,8 @@ use cake_checkpoint::units::format_bytes;
 use serde_json::Value;
 
 use super::super::{Error, out, report};
-use super::ServiceArgs;
 use super::table::table;
+use super::{ServiceArgs, plain};
 
 /// How often it is asked again.
 const EVERY: Duration = Duration::from_secs(2);
@@ -156,7 +156,7 @@ fn count(value: &Value) -> u64 {
 
 /// What others said, without what a terminal would obey.
 fn word(value: &Value) -> String {
-    value.as_str().unwrap_or_default().chars().filter(|c| !c.is_control()).collect()
+    plain(value.as_str().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use cake_tests::browser::Browser;
 use cake_tests::{Cluster, Master, Server, not_shown};
 
-use super::{ENTER, demo_model, is_ready, screenshot};
+use super::{ENTER, IS_OPEN, demo_model, is_ready, screenshot};
 
 /// axe-core's script: `CAKE_AXE`, else where `tests/clients/install.sh` put it.
 fn axe() -> Option<String> {
@@ -72,6 +72,7 @@ fn every_state_can_be_used_without_eyes_or_mouse() {
     eyes.see("edit");
     browser.click(".editing .cancel");
     browser.click("#conversations button");
+    browser.wait("what can be done with it", IS_OPEN);
     eyes.see("conversation");
     browser.click("#conversation-cancel");
     browser.look("light", 390, 844);

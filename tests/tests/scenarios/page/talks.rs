@@ -2,7 +2,7 @@
 use cake_tests::browser::Browser;
 use cake_tests::{Master, Server, not_shown};
 
-use super::{ENTER, demo_model, is_ready, screenshot};
+use super::{ENTER, IS_OPEN, demo_model, is_ready, screenshot};
 
 /// Whether the last answer is complete.
 const ANSWERED: &str = "const all = document.querySelectorAll('#messages [data-role=assistant]'); \
@@ -85,14 +85,14 @@ fn conversations_are_kept_branch_and_are_shared_by_tabs() {
     browser.type_into("#search", "FOX");
     browser.wait("one that has the word", &format!("{listed} === 1"));
     browser.click("#conversations button");
-    let is_open = "return document.querySelector('#conversation-dialog').open";
-    browser.wait("what can be done with it", is_open);
+    browser.wait("what can be done with it", IS_OPEN);
     let title = "const title = document.querySelector('#title'); title.value = 'Birds'";
     browser.run(title);
     browser.click("#conversation-dialog .main");
     let named = "return document.querySelector('#conversations a').textContent === 'Birds'";
     browser.wait("its name", named);
     browser.click("#conversations button");
+    browser.wait("what can be done with it", IS_OPEN);
     browser.click("#conversation-delete");
     browser.click("#conversation-sure");
     browser.wait("nothing to have the word", &format!("{listed} === 0"));
