@@ -50,11 +50,10 @@ pub(crate) enum Form {
     EvensFirst,
     /// Codes of 16 bits or of 8, with a scale for each group of inputs.
     Words(CodeForm),
-    /// The same codes in the order in which vectors of weights come apart.
+    /// The same codes in the order in which vectors of weights come apart; those of few rows as two planes of bytes where
+    /// processors multiply these.
     Lanes(CodeForm),
-    /// The same codes as two planes of bytes.
-    Bytes(CodeForm),
-    /// The same bytes, and where several rows are multiplied together, as tiles, too.
+    /// The same codes as two planes of bytes, and where several rows are multiplied together, as tiles, too.
     ByteTiles(CodeForm),
     /// Pairs of bf16: one plane of them, or two whose sum an activation is.
     Bf16Pairs { planes: usize },

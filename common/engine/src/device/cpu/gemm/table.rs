@@ -9,14 +9,12 @@
 //! | `bf16-pairs` | AVX512-BF16 | bf16 | prefill, one bf16 | fast | pairs of one bf16 | pairs |
 //! | `bf16x2-pairs` | AVX512-BF16 | bf16 | prefill, two bf16 | fast | pairs of two bf16 | pairs |
 //! | `affine-tiles` | AMX | affine | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
-//! | `affine-vnni` | AVX512-VNNI | affine | any | fast | codes of 16 bits as bytes | common |
-//! | `affine-avx2` | AVX2, AVX-512 | affine | any | fast | codes of 16 bits, in the order of vectors of words | common |
+//! | `affine-avx2` | AVX2, AVX-512; wider with AVX512-VNNI | affine | any | fast | codes of 16 bits, in the order of vectors of words or as bytes | common |
 //! | `affine-words` | any | affine | any | fast | codes of 16 bits | common |
 //! | `affine-dequantized` | any | affine | any | exact | f32 | common |
 //! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
-//! | `in-place` | AVX2, AVX-512; many rows with AVX512-VNNI where there is | GGUF's blocks, MXFP4, NVFP4 | any | fast | codes of 16 bits, in the order of vectors of words | common |
-//! | `unpacked-vnni` | AVX512-VNNI, AMX | others, as codes | any | fast | codes of 16 bits as bytes | common |
-//! | `unpacked-avx2` | AVX2, AVX-512 | others, as codes | any | fast | codes of 16 bits, in the order of vectors of words | common |
+//! | `in-place` | as `affine-avx2` | GGUF's blocks, MXFP4, NVFP4 | any | fast | as there | common |
+//! | `unpacked-avx2` | as `affine-avx2`, AMX | others, as codes | any | fast | as there | common |
 //! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
 //! | `fp8` | any | numbers of a byte (E4M3) behind scales | any | any | f32 | common |
 //! | `decoded` | any | others | any | any | f32 | common |
@@ -28,7 +26,7 @@
 //! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
 
 #[cfg(target_arch = "x86_64")]
-use super::affine::{avx2, tiles, vnni};
+use super::affine::{avx2, tiles};
 use super::affine::{exact, plain};
 #[cfg(target_arch = "x86_64")]
 use super::amx::float::{few::NarrowTiles, prompt::PromptTiles};
@@ -126,12 +124,6 @@ pub(crate) static GEMMS: &[Entry] = &[
         kernel: x86!(tiles::ByteTiles),
     },
     Entry {
-        name: "affine-vnni",
-        takes: |case| has_vnni(case) && is_affine(case) && is_fast(case),
-        bits: BitClass::Common,
-        kernel: x86!(vnni::Vnni),
-    },
-    Entry {
         name: "affine-avx2",
         takes: |case| has_avx2(case) && is_affine(case) && is_fast(case),
         bits: BitClass::Common,
@@ -164,16 +156,10 @@ pub(crate) static GEMMS: &[Entry] = &[
         kernel: x86!(avx2::InPlacePairs),
     },
     Entry {
-        name: "unpacked-vnni",
-        takes: |case| {
-            (case.isa == Isa::Amx || has_vnni(case)) && is_fast(case) && unpacked(case).is_some()
-        },
-        bits: BitClass::Common,
-        kernel: x86!(Unpacked(vnni::Vnni)),
-    },
-    Entry {
         name: "unpacked-avx2",
-        takes: |case| has_avx2(case) && is_fast(case) && unpacked(case).is_some(),
+        takes: |case| {
+            (case.isa == Isa::Amx || has_avx2(case)) && is_fast(case) && unpacked(case).is_some()
+        },
         bits: BitClass::Common,
         kernel: x86!(Unpacked(avx2::WordPairs)),
     },
@@ -240,10 +226,6 @@ fn is_in_place(case: &Case) -> bool {
 
 fn has_pairs(case: &Case) -> bool {
     matches!(case.isa, Isa::Avx512 { bf16: true, .. })
-}
-
-fn has_vnni(case: &Case) -> bool {
-    matches!(case.isa, Isa::Avx512 { vnni: true, .. })
 }
 
 /// Processors with AVX-512 have AVX2, too.
@@ -320,7 +302,7 @@ mod tests {
         assert_eq!(names(avx512(true, false), bf16, fast), pairs);
         let bytes = ["affine-tiles", "rounded-affine-tiles", "affine-tiles", "affine-tiles"];
         assert_eq!(names(Isa::Amx, affine, fast), bytes);
-        assert_eq!(names(avx512(false, true), affine, fast), ["affine-vnni"; 4]);
+        assert_eq!(names(avx512(false, true), affine, fast), ["affine-avx2"; 4]);
         assert_eq!(names(avx512(true, false), affine, fast), ["affine-avx2"; 4]);
         for isa in [Isa::Avx2, avx512(false, false)] {
             assert_eq!(names(isa, bf16, fast), ["float"; 4]);
@@ -333,8 +315,8 @@ mod tests {
         let coded = |group, in_place| Encoding::Coded { group, is_narrow: true, acts, in_place };
         let [long, short, none] = [Some(32), Some(16), None].map(|group| coded(group, None));
         assert_eq!(names(Isa::Amx, long, fast), ["unpacked-tiles"; 4]);
-        assert_eq!(names(Isa::Amx, short, fast), ["unpacked-vnni"; 4]);
-        assert_eq!(names(avx512(true, true), long, fast), ["unpacked-vnni"; 4]);
+        assert_eq!(names(Isa::Amx, short, fast), ["unpacked-avx2"; 4]);
+        assert_eq!(names(avx512(true, true), long, fast), ["unpacked-avx2"; 4]);
         assert_eq!(names(avx512(true, false), short, fast), ["unpacked-avx2"; 4]);
         assert_eq!(names(Isa::Neon, long, fast), ["unpacked-words"; 4]);
         assert_eq!(names(Isa::Amx, none, fast), ["decoded"; 4]);
@@ -343,7 +325,7 @@ mod tests {
         let apart = coded(Some(16), Some(InPlace::Fp4(Fp4::Nv)));
         // Tiles of bytes are faster still; groups of 16 are too short for them.
         assert_eq!(names(Isa::Amx, blocks, fast), ["unpacked-tiles"; 4]);
-        assert_eq!(names(Isa::Amx, apart, fast), ["unpacked-vnni"; 4]);
+        assert_eq!(names(Isa::Amx, apart, fast), ["unpacked-avx2"; 4]);
         for encoding in [blocks, apart] {
             assert_eq!(names(Isa::Avx2, encoding, fast), ["in-place"; 4]);
             assert_eq!(names(avx512(true, false), encoding, fast), ["in-place"; 4]);

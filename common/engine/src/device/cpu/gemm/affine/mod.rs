@@ -26,5 +26,3 @@ pub(crate) mod plain;
 mod tests;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod vnni;

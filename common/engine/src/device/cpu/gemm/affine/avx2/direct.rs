@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 
 use super::lanes::{four_sums, halves};
 use super::packed::split;
-use super::stored::{BYTES, DIRECT_ROWS, LANES, Stored, VECTOR_BYTES, WIDENED, WORDS};
+use super::stored::{BYTES, DIRECT_ROWS, LANES, Stored, VECTOR_BYTES, WORDS};
 use super::task::Task;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
 
@@ -94,7 +94,7 @@ fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const W
     ahead: *const u8,
 ) -> [[[__m256i; 2]; N]; R] {
     // Vectors of activations beside one of weights.
-    let beside = if WAY == WIDENED { 2 } else { 1 };
+    let beside = if WAY == WORDS { 2 } else { 1 };
     let (x, stride) = task.x.lanes(task.rows.start);
     let unit_bytes = S::PIECES * V * beside * VECTOR_BYTES;
     let x = &x[unit * unit_bytes..];
@@ -113,8 +113,9 @@ fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const W
                     prefetch(ahead.wrapping_add(line * CACHE_LINE));
                 }
                 for piece in 0..S::PIECES {
+                    let (row, at) = (S::codes_of(rows[$lane]), unit * S::PIECES + piece);
                     // SAFETY: an output of the matrix and a piece of it; this function has the instructions.
-                    let codes = unsafe { stored.codes(rows[$lane], unit * S::PIECES + piece) };
+                    let codes: [__m256i; V] = unsafe { stored.codes(row, at) };
                     for r in 0..R {
                         for v in 0..V {
                             let sheaf = V / N;
@@ -127,8 +128,7 @@ fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const W
                             };
                             let sum = &mut sums[r][v / sheaf][$lane % (LANES / 2)];
                             *sum = match (WAY, in_words) {
-                                (WORDS, _) => add_words(*sum, codes[v], load(first)),
-                                (WIDENED, _) => {
+                                (WORDS, _) => {
                                     // SAFETY: this function has the instructions.
                                     let [even, odd] = unsafe { split(codes[v]) };
                                     let both = add_words(*sum, even, load(first));
@@ -143,11 +143,12 @@ fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const W
             })+
             for r in 0..R {
                 for n in 0..N {
-                    let of_four = match in_words {
-                        true => sums[r][n].map(|words| in_lanes(words)),
-                        false => sums[r][n],
-                    };
-                    all[r][n][$half] = four_sums(of_four);
+                    if in_words {
+                        for sum in &mut sums[r][n] {
+                            *sum = in_lanes(*sum);
+                        }
+                    }
+                    all[r][n][$half] = four_sums(sums[r][n]);
                 }
             }
         }};

@@ -5,8 +5,8 @@
 
 use std::arch::x86_64::*;
 
-use super::narrow::{TWICE_AND_12, e4m3, half_e8m0, looked_up};
-use super::packed::nibbles;
+use super::codes::{Codes, nibbles};
+use super::narrow::{TWICE_AND_12, e4m3, half_e8m0};
 use super::stored::{DIRECT_ROWS, LANES, Params, Stored, VECTOR_BYTES, centred};
 
 /// A matrix of such numbers.
@@ -95,24 +95,29 @@ macro_rules! shared {
                 scales: self.0.scales.as_ptr().wrapping_add(output * self.0.groups),
             }
         }
+
+        #[inline(always)]
+        fn codes_of(row: Row) -> *const u8 {
+            row.codes
+        }
     };
 }
 
 // SAFETY: what is read are whole pieces of a row, the half of one, or scales of it that there are.
 unsafe impl Stored<2, 1> for Mx<'_> {
     shared!(32, VECTOR_BYTES);
+    const EVENS_FIRST: bool = true;
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {
+    unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; 2] {
         let at = piece * Self::PIECE_BYTES;
-        let from = row.codes.wrapping_add(at);
-        // SAFETY: the caller's promises; AVX2.
+        // SAFETY: the caller's promises.
         unsafe {
-            let bytes = match at + Self::PIECE_BYTES > self.0.row_bytes {
-                true => _mm256_zextsi128_si256(_mm_loadu_si128(from.cast())),
-                false => _mm256_loadu_si256(from.cast()),
-            };
-            nibbles(bytes).map(|places| looked_up(&TWICE_AND_12, places))
+            let [lower, upper] = nibbles(match at + Self::PIECE_BYTES > self.0.row_bytes {
+                true => C::half(rows, at),
+                false => C::load(rows, at),
+            });
+            [lower.looked_up(&TWICE_AND_12), upper.looked_up(&TWICE_AND_12)]
         }
     }
 
@@ -129,19 +134,13 @@ unsafe impl Stored<1, 1> for Nv<'_> {
     const DIRECT_ROWS: usize = DIRECT_ROWS;
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 1] {
-        // SAFETY: the caller's promises; AVX2.
+    unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; 1] {
+        let at = piece * Self::PIECE_BYTES;
+        // SAFETY: the caller's promises.
         unsafe {
-            let at = piece * Self::PIECE_BYTES;
-            let from = row.codes.wrapping_add(at);
-            let bytes = match at + Self::PIECE_BYTES > self.0.row_bytes {
-                true => _mm_loadl_epi64(from.cast()),
-                false => _mm_loadu_si128(from.cast()),
-            };
             // A byte as a word: its lower half at the even place, its upper half at the odd one.
-            let words = _mm256_cvtepu8_epi16(bytes);
-            let both = _mm256_or_si256(words, _mm256_slli_epi16::<4>(words));
-            [looked_up(&TWICE_AND_12, _mm256_and_si256(both, _mm256_set1_epi8(15)))]
+            let words = C::words(rows, at, at + Self::PIECE_BYTES > self.0.row_bytes);
+            [words.or(words.left::<4>()).and(15).looked_up(&TWICE_AND_12)]
         }
     }
 

@@ -1,12 +1,16 @@
-//! Whole-number products with AVX2, which multiplies 16 pairs of words, or 32 of bytes, and adds up neighbours.
+//! Whole-number products with AVX2, which multiplies 16 pairs of words, or 32 of bytes, and adds up neighbours; and with
+//! AVX512-VNNI, which multiplies and adds up at once.
 //!
-//! Codes come apart in registers: to bytes where they are narrow, so that sums of two products are words, else to
-//! words. With few rows (`direct`) they are multiplied as they lie and the sums are transposed; with many (`panel`)
-//! they are transposed first and all rows pass over them, on processors with AVX512-VNNI in tiles of their own
-//! (`wide`). How the codes, scales and biases of an encoding come into registers is a type of its own (`Stored`);
-//! nothing else depends on it.
+//! Codes come apart in registers, to bytes (`codes`). With few rows (`direct`, `wide_direct`) they are multiplied as they lie
+//! and the sums are transposed; with many (`panel`) they are transposed first and all rows pass over them, on processors
+//! with AVX512-VNNI in tiles of their own (`wide`). How the codes, scales and biases of an encoding come into registers is a
+//! type of its own (`Stored`); nothing else depends on it.
+//!
+//! In functions with instructions of their own, adapters that are given closures (`map` of arrays and options) stay calls,
+//! and vectors go through memory to them: up to ten times the time. Loops do not.
 
 mod blocks;
+mod codes;
 mod direct;
 mod fp4;
 mod lanes;
@@ -17,6 +21,7 @@ mod product;
 mod stored;
 mod task;
 mod wide;
+mod wide_direct;
 
 use self::blocks::Blocks;
 use self::fp4::{Mx, Nv};
@@ -155,8 +160,12 @@ fn form(codes: CodeForm) -> Form {
 /// `x` for a product with a matrix whose codes have this form.
 fn prepare<'x>(tier: Tier, weight: &Weight<'_>, x: &'x [f32], codes: CodeForm) -> Prepared<'x> {
     let call = Call::new(*weight, None, x);
+    let layout = match tier.avx512().and_then(Avx512::vnni) {
+        Some(_) if call.rows() <= wide_direct::ROWS => Layout::Planes,
+        _ => Layout::Lanes,
+    };
     let weight = AffineMatrix { bits: codes.bits, ..call.weight };
-    let made = Activations::quantize(tier, &Call { weight, ..call }, Layout::Lanes);
+    let made = Activations::quantize(tier, &Call { weight, ..call }, layout);
     Prepared::new(x, form(codes), made)
 }
 
@@ -165,8 +174,7 @@ fn scratch(inputs: u64, rows: u64) -> Scratch {
     Scratch { activations, thread: panel::PANEL_BYTES, buffers: "word panel" }
 }
 
-/// A product of `rows`, by the best instructions that the tier has. Where that is AVX512-VNNI the table has other kernels for
-/// affine matrices.
+/// A product of `rows`, by the best instructions that the tier has.
 fn product<'a>(
     tier: Tier,
     (rows, parallel): (usize, bool),

@@ -12,19 +12,6 @@ pub(super) static TWICE_AND_12: Table = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11,
 pub(super) static UNEVEN_AND_128: Table =
     [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
-/// What is in the table at 32 places, which are bytes from 0 to 15.
-///
-/// # Safety
-/// The caller is compiled for AVX2.
-#[inline(always)]
-pub(super) unsafe fn looked_up(table: &Table, places: __m256i) -> __m256i {
-    // SAFETY: a whole table; the caller's promise.
-    unsafe {
-        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-        _mm256_shuffle_epi8(table, places)
-    }
-}
-
 /// Halves of powers of two, of which the exponents, 127 more, are eight numbers from 0 to 255.
 #[target_feature(enable = "avx2")]
 #[inline]

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::codes::{Codes, nibbles};
 use super::lanes::transposed_words;
 use super::stored::{LANES, Params, Stored, VECTOR_BYTES};
 use crate::device::cpu::element::FloatType;
@@ -58,6 +59,11 @@ macro_rules! shared {
         }
 
         #[inline(always)]
+        fn codes_of(row: Row) -> *const u8 {
+            row.codes
+        }
+
+        #[inline(always)]
         unsafe fn params(&self, rows: &[Row; LANES], first: usize, count: usize) -> Params {
             // SAFETY: the caller's promises.
             unsafe { params(self.0.params, rows, first, count) }
@@ -68,11 +74,12 @@ macro_rules! shared {
 // SAFETY: what is read are whole pieces of a row, the half of one, or whole scales and biases of it.
 unsafe impl<const GROUP: usize> Stored<2, 1> for Nibbles<'_, GROUP> {
     shared!(15);
+    const EVENS_FIRST: bool = true;
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {
-        // SAFETY: the caller's promises; AVX2.
-        unsafe { nibbles(piece_bytes(row, piece, Self::HALVES, self.0.row_bytes())) }
+    unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; 2] {
+        // SAFETY: the caller's promises.
+        unsafe { nibbles(piece_bytes(rows, piece, Self::HALVES, self.0.row_bytes())) }
     }
 }
 
@@ -81,50 +88,36 @@ unsafe impl<const GROUP: usize> Stored<1, 1> for Narrow<'_, GROUP> {
     shared!(63);
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 1] {
-        // SAFETY: the caller's promises; AVX2.
-        unsafe { [piece_bytes(row, piece, Self::HALVES, self.0.row_bytes())] }
+    unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; 1] {
+        // SAFETY: the caller's promises.
+        unsafe { [piece_bytes(rows, piece, Self::HALVES, self.0.row_bytes())] }
     }
 }
 
 // SAFETY: as above.
-unsafe impl<const GROUP: usize> Stored<2, 1> for Bytes<'_, GROUP> {
+unsafe impl<const GROUP: usize> Stored<1, 1> for Bytes<'_, GROUP> {
     shared!(255);
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {
-        // SAFETY: the caller's promises; AVX2.
-        unsafe { split(piece_bytes(row, piece, Self::HALVES, self.0.row_bytes())) }
+    unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; 1] {
+        // SAFETY: the caller's promises.
+        unsafe { [piece_bytes(rows, piece, Self::HALVES, self.0.row_bytes())] }
     }
 }
 
 /// The bytes of a piece, of which the last one of a row of `row_bytes` may be half of one if pieces have `halves`.
 ///
 /// # Safety
-/// There is such a piece, and the caller is compiled for AVX2.
+/// There is such a piece, and the caller is compiled for what [`Codes`] says.
 #[inline(always)]
-unsafe fn piece_bytes(row: Row, piece: usize, halves: bool, row_bytes: usize) -> __m256i {
+unsafe fn piece_bytes<C: Codes>(rows: C::Rows, piece: usize, halves: bool, row_bytes: usize) -> C {
     let at = piece * VECTOR_BYTES;
-    let from = row.codes.wrapping_add(at);
     // SAFETY: the caller's promises.
     unsafe {
         match halves && at + VECTOR_BYTES > row_bytes {
-            true => _mm256_zextsi128_si256(_mm_loadu_si128(from.cast())),
-            false => _mm256_loadu_si256(from.cast()),
+            true => C::half(rows, at),
+            false => C::load(rows, at),
         }
-    }
-}
-
-/// The lower halves of 32 bytes, and the upper ones, as bytes.
-///
-/// # Safety
-/// The caller is compiled for AVX2.
-#[inline(always)]
-pub(super) unsafe fn nibbles(bytes: __m256i) -> [__m256i; 2] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let low = _mm256_set1_epi8(15);
-        [_mm256_and_si256(bytes, low), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low)]
     }
 }
 

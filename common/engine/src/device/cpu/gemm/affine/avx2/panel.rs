@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::direct::{add_as_words, add_words, in_lanes};
 use super::packed::split;
-use super::stored::{BYTES, LANES, Params, Stored, WIDENED, in_lane};
+use super::stored::{BYTES, LANES, Params, Stored, WORDS, in_lane};
 use super::task::Task;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
 use crate::device::cpu::isa::x86::transposed8;
@@ -138,7 +138,7 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
             let mut all = [[_mm256_setzero_ps(); LANES]; V];
             for lane in 0..LANES {
                 // SAFETY: an output of the matrix and a piece of it; this function has the instructions.
-                let codes = unsafe { stored.codes(rows[lane], piece) };
+                let codes: [__m256i; V] = unsafe { stored.codes(S::codes_of(rows[lane]), piece) };
                 for v in 0..V {
                     all[v][lane] = _mm256_castsi256_ps(codes[v]);
                 }
@@ -149,29 +149,34 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
             ahead = ahead.wrapping_add(LANES * piece_bytes);
             let sheaf = V / N;
             for v in 0..V {
-                let mut put = |at: usize, rows: [__m256; LANES]| {
-                    // SAFETY: this function has the instructions.
-                    let columns = unsafe { transposed8(rows) };
-                    for step in 0..LANES {
-                        steps[at * LANES + step].0[vector] = _mm256_castps_si256(columns[step]);
-                    }
-                };
-                if WAY == WIDENED {
+                if WAY == WORDS {
                     // Of a sheaf the even words of all vectors, then the odd ones.
                     let first = 2 * (v / sheaf * sheaf) + v % sheaf;
                     let mut words = [[_mm256_setzero_ps(); LANES]; 2];
                     for lane in 0..LANES {
                         // SAFETY: this function has the instructions.
-                        let both = unsafe { split(_mm256_castps_si256(all[v][lane])) };
-                        [words[0][lane], words[1][lane]] = both.map(|it| _mm256_castsi256_ps(it));
+                        let [even, odd] = unsafe { split(_mm256_castps_si256(all[v][lane])) };
+                        words[0][lane] = _mm256_castsi256_ps(even);
+                        words[1][lane] = _mm256_castsi256_ps(odd);
                     }
-                    put(first, words[0]);
-                    put(first + sheaf, words[1]);
+                    put(&mut steps[first * LANES..][..LANES], vector, words[0]);
+                    put(&mut steps[(first + sheaf) * LANES..][..LANES], vector, words[1]);
                 } else {
-                    put(v, all[v]);
+                    put(&mut steps[v * LANES..][..LANES], vector, all[v]);
                 }
             }
         }
+    }
+}
+
+/// Makes columns of rows, one for each of so many steps.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn put(steps: &mut [Step], vector: usize, rows: [__m256; LANES]) {
+    // SAFETY: this function has the instructions.
+    let columns = unsafe { transposed8(rows) };
+    for (step, column) in steps.iter_mut().zip(columns) {
+        step.0[vector] = _mm256_castps_si256(column);
     }
 }
 
@@ -311,9 +316,10 @@ fn chains<const R: usize, const SUMMED: usize>(
         let params = unsafe { panel.params.get_unchecked(group / LANES) };
         for r in 0..R {
             // SAFETY: as above.
-            let [scale, sum] = unsafe {
-                [rows[r].scales, rows[r].sums].map(|of| _mm256_set1_ps(*of.get_unchecked(group)))
+            let (scale, sum) = unsafe {
+                (*rows[r].scales.get_unchecked(group), *rows[r].sums.get_unchecked(group))
             };
+            let (scale, sum) = (_mm256_set1_ps(scale), _mm256_set1_ps(sum));
             for v in 0..VECTORS {
                 y[r][v] = params[v].chain(group % LANES, (scale, sum), dots[r][v], y[r][v]);
             }
@@ -334,7 +340,10 @@ unsafe fn dots<const R: usize, const SUMMED: usize>(
     group: usize,
 ) -> [[__m256i; VECTORS]; R] {
     let Held { panel: Panel { steps, .. }, runs, .. } = *held;
-    let x: [*const i32; R] = rows.map(|row| row.codes.as_ptr().cast());
+    let mut x = [std::ptr::null::<i32>(); R];
+    for r in 0..R {
+        x[r] = rows[r].codes.as_ptr().cast();
+    }
     // One step in an iteration: of more the compiler adds up the products first, and the registers do not suffice.
     macro_rules! add {
         ($sums:ident, $steps:expr, $add:expr) => {

@@ -4,9 +4,9 @@ use super::super::activations::Activations;
 use super::super::call::share;
 use super::direct::direct;
 use super::panel::{OUTPUTS, ROWS, panels};
-use super::stored::{BYTES, LANES, Stored, WIDENED, WORDS};
+use super::stored::{BYTES, LANES, Stored, WORDS};
 use super::task::Task;
-use super::wide;
+use super::{wide, wide_direct};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::Acts;
 use crate::device::cpu::isa::x86::{Avx2, Avx512Vnni};
@@ -27,7 +27,7 @@ pub(super) struct Product<'a> {
     /// What weights are multiplied with.
     pub(super) acts: Acts,
     pub(super) bias: Option<&'a [f32]>,
-    /// In lanes.
+    /// In lanes, or as planes, see [`layout`].
     pub(super) x: &'a Activations,
     pub(super) y: Target<'a>,
 }
@@ -41,10 +41,12 @@ impl<'a> Product<'a> {
         let Product { proof, vnni, rows, parallel, acts, bias, x, y: target } = self;
         let outputs = stored.outputs();
         let row_bytes = stored.bytes().1;
-        let few = rows <= S::DIRECT_ROWS;
-        let share = match few {
-            true => share(outputs, row_bytes, LANES),
-            false => share(outputs, row_bytes, OUTPUTS).min(TASK_OUTPUTS),
+        let planes = vnni.filter(|_| rows <= wide_direct::ROWS);
+        let few = planes.is_some() || (vnni.is_none() && rows <= S::DIRECT_ROWS);
+        let share = match (planes, few) {
+            (Some(_), _) => share(outputs, row_bytes, wide_direct::OUTPUTS),
+            (None, true) => share(outputs, row_bytes, LANES),
+            (None, false) => share(outputs, row_bytes, OUTPUTS).min(TASK_OUTPUTS),
         };
         let shares = outputs.div_ceil(share);
         let wanted = (2 * current_threads()).div_ceil(shares.max(1));
@@ -58,15 +60,19 @@ impl<'a> Product<'a> {
             let outputs = index * share..((index + 1) * share).min(outputs);
             let task = Task { bias, x, rows, outputs, vnni, target };
             let _: Avx2 = proof;
+            if let Some(proof) = planes {
+                return match acts {
+                    Acts::Words => wide_direct::direct::<S, V, N, 2>(proof, &task, stored),
+                    Acts::Bytes => wide_direct::direct::<S, V, N, 1>(proof, &task, stored),
+                };
+            }
             // SAFETY: `proof` is there, so the processor has the instructions.
             unsafe {
-                match (few, S::NARROW, acts) {
-                    (true, false, _) => direct::<S, V, N, WORDS>(&task, stored),
-                    (true, true, Acts::Words) => direct::<S, V, N, WIDENED>(&task, stored),
-                    (true, true, Acts::Bytes) => direct::<S, V, N, BYTES>(&task, stored),
-                    (false, false, _) => panels::<S, V, N, WORDS>(&task, stored),
-                    (false, true, Acts::Words) => panels::<S, V, N, WIDENED>(&task, stored),
-                    (false, true, Acts::Bytes) => panels::<S, V, N, BYTES>(&task, stored),
+                match (few, acts) {
+                    (true, Acts::Words) => direct::<S, V, N, WORDS>(&task, stored),
+                    (false, Acts::Words) => panels::<S, V, N, WORDS>(&task, stored),
+                    (true, Acts::Bytes) => direct::<S, V, N, BYTES>(&task, stored),
+                    (false, Acts::Bytes) => panels::<S, V, N, BYTES>(&task, stored),
                 }
             }
         };

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::codes::Codes;
 use crate::device::cpu::isa::x86::transposed8;
 
 /// Lanes of a vector: outputs that are computed together, and groups whose scales are transposed at once.
@@ -15,9 +16,9 @@ const LARGEST_BYTE: usize = 127;
 pub(super) const DIRECT_ROWS: usize = 4;
 
 /// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V` vectors:
-/// `N` sheaves, each of vectors whose products are added up. Codes are words, or bytes where they are narrow. The order of
-/// those of a sheaf is that of activations in [`Layout::Lanes`](super::super::activations::Layout); beside words of these,
-/// bytes become words, of which the even ones come first.
+/// `N` sheaves, each of vectors whose products are added up. Codes are bytes, and in the order of inputs, or of a sheaf the
+/// [even ones first](Self::EVENS_FIRST). Beside words of activations they become words, of which the even ones come first:
+/// that is the order of [`Layout::Lanes`](super::super::activations::Layout).
 ///
 /// # Safety
 /// Whoever implements it promises that the methods read no other memory than the matrix's for the arguments that they allow.
@@ -33,12 +34,15 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Bytes of a piece, rounded up.
     const PIECE_BYTES: usize;
 
-    /// Whether codes are bytes; else they are words.
+    /// Whether the first of the two vectors of a sheaf has the even codes, the second the odd ones.
+    const EVENS_FIRST: bool = false;
+
+    /// Whether activations may be bytes, too.
     const NARROW: bool = Self::LARGEST < 64;
     /// How many products of two pairs of bytes, added up as a word, do not overflow when they are added up.
     const SUMMED: usize = i16::MAX as usize / (2 * LARGEST_BYTE * Self::LARGEST);
     /// Codes of a piece.
-    const IN_PIECE: usize = V * if Self::NARROW { VECTOR_BYTES } else { VECTOR_BYTES / 2 };
+    const IN_PIECE: usize = V * VECTOR_BYTES;
     /// Whether the halves of the vectors of a sheaf belong to two groups; else whole sheaves make a group.
     const HALVES: bool = Self::GROUP < Self::IN_PIECE / N;
     /// Pieces of a unit, the products of which are added up first: those of a group, or the one of several.
@@ -64,11 +68,14 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Where an output of the matrix lies.
     fn row(&self, output: usize) -> Self::Row;
 
+    /// Where the codes of an output begin.
+    fn codes_of(row: Self::Row) -> *const u8;
+
     /// The codes of a piece, from 0 to the largest; of half a piece, the last one of an output, whatever in the upper halves.
     ///
     /// # Safety
-    /// There are such an output and such a piece, and the caller is compiled for AVX2.
-    unsafe fn codes(&self, row: Self::Row, piece: usize) -> [__m256i; V];
+    /// There are such outputs and such a piece, and the caller is compiled for what [`Codes`] says.
+    unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; V];
 
     /// Scales and biases of groups, at most [`LANES`], of as many outputs: `count` from `first` on, a multiple
     /// of [`LANES`] where a block of codes has several groups.
@@ -128,12 +135,10 @@ pub(super) unsafe fn centred(scales: __m256, centre: f32) -> (__m256, __m256) {
     unsafe { (scales, _mm256_mul_ps(_mm256_set1_ps(centre), scales)) }
 }
 
-/// A way to multiply: codes that are words,
+/// A way to multiply: with activations that are words,
 pub(super) const WORDS: u8 = 0;
-/// codes that are bytes with activations that are words,
-pub(super) const WIDENED: u8 = 1;
 /// and with activations that are bytes.
-pub(super) const BYTES: u8 = 2;
+pub(super) const BYTES: u8 = 1;
 
 /// Codes of a lane of 32 bits.
 pub(super) const fn in_lane(way: u8) -> usize {

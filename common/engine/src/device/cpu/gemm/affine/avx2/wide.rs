@@ -158,6 +158,13 @@ unsafe fn multiply<const R: usize, const BYTES: bool>(
     }
 }
 
+/// A vector of 16 outputs.
+#[target_feature(enable = "avx512f,avx512dq")]
+#[inline]
+pub(super) fn joined(first: __m256, last: __m256) -> __m512 {
+    _mm512_insertf32x8::<1>(_mm512_castps256_ps512(first), last)
+}
+
 /// Continues the chains `y` of `R` rows with what is held.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline(never)]
@@ -189,17 +196,16 @@ fn wide_chains<const R: usize, const BYTES: bool>(
         }
         // SAFETY: the group is one of as many as `check` saw of each.
         let [first, last] = unsafe { panel.params.get_unchecked(group / LANES) };
-        let both = |first, last| _mm512_insertf32x8::<1>(_mm512_castps256_ps512(first), last);
-        let scales = both(first.scales[group % LANES], last.scales[group % LANES]);
-        let biases = both(first.biases[group % LANES], last.biases[group % LANES]);
+        let scales = joined(first.scales[group % LANES], last.scales[group % LANES]);
+        let biases = joined(first.biases[group % LANES], last.biases[group % LANES]);
         for r in 0..R {
             let at = r * rows.params + group;
             // SAFETY: as above.
-            let [scale, sum] =
-                unsafe { [rows.scales, rows.sums].map(|of| _mm512_set1_ps(*of.get_unchecked(at))) };
-            let scale = _mm512_mul_ps(scales, scale);
+            let (scale, sum) =
+                unsafe { (*rows.scales.get_unchecked(at), *rows.sums.get_unchecked(at)) };
+            let scale = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
             y[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[r]), y[r]);
-            y[r] = _mm512_fmadd_ps(biases, sum, y[r]);
+            y[r] = _mm512_fmadd_ps(biases, _mm512_set1_ps(sum), y[r]);
         }
     }
     y

@@ -1,7 +1,6 @@
 //! What a type of blocks is.
 
-use std::arch::x86_64::*;
-
+use super::super::codes::Codes;
 use super::super::stored::{LANES, Params};
 
 /// A type of blocks, of which a piece has `V` vectors in `N` sheaves.
@@ -20,12 +19,12 @@ pub(in super::super) unsafe trait Block<const V: usize, const N: usize>:
     /// The largest code.
     const LARGEST: usize;
 
-    /// The codes of a piece of the block that begins `block` bytes behind `row`. The addresses of eight outputs' pieces
+    /// The codes of a piece of the block that begins `block` bytes behind each of `rows`. The addresses of outputs' pieces
     /// differ by their rows alone.
     ///
     /// # Safety
-    /// There are such a block and such a piece, and the caller is compiled for AVX2.
-    unsafe fn codes(row: *const u8, block: usize, piece: usize) -> [__m256i; V];
+    /// There are such a block and such a piece, and the caller is compiled for what [`Codes`] says.
+    unsafe fn codes<C: Codes>(rows: C::Rows, block: usize, piece: usize) -> [C; V];
 
     /// Scales and biases of `count` groups, at most [`LANES`], of eight outputs, of which the blocks are these. If a block
     /// has several groups, they are eight from group `first` of it on; else they are those of as many blocks.
@@ -40,7 +39,7 @@ pub(in super::super) unsafe trait Block<const V: usize, const N: usize>:
 macro_rules! blocks {
     ($($(#[$doc:meta])* $name:ident: $codes:literal codes in $bytes:literal bytes, groups of $group:literal up to $largest:literal,
         pieces of $v:literal vectors, $n:literal sheaves,
-        |$row:ident, $block:ident, $piece:ident| $load:expr,
+        |$rows:ident, $block:ident, $piece:ident| $load:expr,
         |$blocks:ident, $first:ident, $count:ident| $params:expr;)+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy)]
@@ -54,7 +53,11 @@ macro_rules! blocks {
             const LARGEST: usize = $largest;
 
             #[inline(always)]
-            unsafe fn codes($row: *const u8, $block: usize, $piece: usize) -> [__m256i; $v] {
+            unsafe fn codes<C: Codes>(
+                $rows: C::Rows,
+                $block: usize,
+                $piece: usize,
+            ) -> [C; $v] {
                 // SAFETY: the caller's promises.
                 unsafe { $load }
             }

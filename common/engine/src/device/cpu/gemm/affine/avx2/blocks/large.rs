@@ -2,23 +2,24 @@
 
 use std::arch::x86_64::*;
 
-use super::super::narrow::{UNEVEN_AND_128, looked_up};
-use super::super::packed::{nibbles, split};
+use super::super::codes::{Codes, nibbles};
+use super::super::narrow::UNEVEN_AND_128;
 use super::super::stored::{LANES, Params, centred};
-use super::bits::{bytes, halves, scales, shifted};
+use super::bits::scales;
 use super::block::{Block, blocks};
 
 blocks! {
     /// 16 bytes, each the step and the minimum of a group, 64 of pairs of bits, then a scale of steps and one of minima. Half
     /// of a block has 32 bytes of pairs, of which piece `i` of it has pair `i`.
     Q2K: 256 codes in 84 bytes, groups of 16 up to 3, pieces of 1 vectors, 1 sheaves,
-        |row, block, piece| [pairs(row.add(block + 16), piece)],
+        |rows, block, piece| [pairs::<C>(rows, block + 16, piece)],
         |blocks, first, _count| {
             let (d, dmin) = (scales(blocks, 80), scales(blocks, 82));
             let minus = _mm256_xor_ps(dmin, _mm256_set1_ps(-0.0));
             let both = two_words(blocks, first);
-            let steps = both.map(|both| and(both, 0x0f0f_0f0f));
-            let minima = both.map(|both| and(_mm256_srli_epi32::<4>(both), 0x0f0f_0f0f));
+            let (low, high) = (|both| and(both, 0x0f0f_0f0f), _mm256_srli_epi32::<4>);
+            let steps = [low(both[0]), low(both[1])];
+            let minima = [low(high(both[0])), low(high(both[1]))];
             per_group(|group| {
                 let (step, min) = (unsigned(steps, group), unsigned(minima, group));
                 (_mm256_mul_ps(d, step), _mm256_mul_ps(minus, min))
@@ -27,10 +28,9 @@ blocks! {
     /// 32 bytes with third bits, of which bit `i` is that of piece `i`, 64 of pairs of bits as [`Q2K`] has them, 12 of steps
     /// and a scale of these.
     Q3K: 256 codes in 110 bytes, groups of 16 up to 7, pieces of 1 vectors, 1 sheaves,
-        |row, block, piece| {
-            let third = _mm256_and_si256(shifted(row.add(block), piece), _mm256_set1_epi8(1));
-            let third = _mm256_slli_epi16::<2>(third);
-            [_mm256_or_si256(pairs(row.add(block + 32), piece), third)]
+        |rows, block, piece| {
+            let third = C::load(rows, block).right_by(piece).and(1).left::<2>();
+            [pairs::<C>(rows, block + 32, piece).or(third)]
         },
         |blocks, first, _count| {
             // Four bytes before the steps, since there are not so many behind them.
@@ -48,33 +48,28 @@ blocks! {
         };
     /// A scale of scales and one of minima, 12 bytes of both, then halves: of 32 bytes the lower ones, then the upper ones.
     Q4K: 256 codes in 144 bytes, groups of 32 up to 15, pieces of 2 vectors, 2 sheaves,
-        |row, block, piece| nibbles(bytes(row.add(block + 16 + 32 * piece))),
+        |rows, block, piece| nibbles(C::load(rows, block + 16 + 32 * piece)),
         |blocks, _first, _count| scales_and_minima(blocks);
     /// As [`Q4K`], and before the halves 32 bytes with fifth bits: bit `i` is that of group `i`.
     Q5K: 256 codes in 176 bytes, groups of 32 up to 31, pieces of 2 vectors, 2 sheaves,
-        |row, block, piece| {
-            let fifths = shifted(row.add(block + 16), 2 * piece);
-            let [lower, upper] = nibbles(bytes(row.add(block + 48 + 32 * piece)));
-            let fifth = _mm256_set1_epi8(16);
-            let first = _mm256_and_si256(_mm256_slli_epi16::<4>(fifths), fifth);
-            let last = _mm256_and_si256(_mm256_slli_epi16::<3>(fifths), fifth);
-            [_mm256_or_si256(lower, first), _mm256_or_si256(upper, last)]
+        |rows, block, piece| {
+            let fifths = C::load(rows, block + 16).right_by(2 * piece);
+            let [lower, upper] = nibbles(C::load(rows, block + 48 + 32 * piece));
+            [lower.or(fifths.left::<4>().and(16)), upper.or(fifths.left::<3>().and(16))]
         },
         |blocks, _first, _count| scales_and_minima(blocks);
     /// 128 bytes of halves, 64 of pairs of bits above them, 16 scales and a scale of these. Half of a block has 64 bytes of
     /// halves, whose lower ones come first, and 32 of pairs, of which 32 codes after the other have one.
     Q6K: 256 codes in 210 bytes, groups of 16 up to 63, pieces of 4 vectors, 4 sheaves,
-        |row, block, piece| {
-            let [a, c] = nibbles(bytes(row.add(block + 64 * piece)));
-            let [b, d] = nibbles(bytes(row.add(block + 64 * piece + 32)));
-            let pairs = bytes(row.add(block + 128 + 32 * piece));
-            let pair = _mm256_set1_epi8(0x30);
-            let with = |low, pairs| _mm256_or_si256(low, _mm256_and_si256(pairs, pair));
+        |rows, block, piece| {
+            let [a, c] = nibbles(C::load(rows, block + 64 * piece));
+            let [b, d] = nibbles(C::load(rows, block + 64 * piece + 32));
+            let pairs = C::load(rows, block + 128 + 32 * piece);
             [
-                with(a, _mm256_slli_epi16::<4>(pairs)),
-                with(b, _mm256_slli_epi16::<2>(pairs)),
-                with(c, pairs),
-                with(d, _mm256_srli_epi16::<2>(pairs)),
+                a.or(pairs.left::<4>().and(0x30)),
+                b.or(pairs.left::<2>().and(0x30)),
+                c.or(pairs.and(0x30)),
+                d.or(pairs.right::<2>().and(0x30)),
             ]
         },
         |blocks, first, _count| {
@@ -83,10 +78,8 @@ blocks! {
         };
     /// A scale, 2 bytes with the upper pairs of bits of eight steps, 4 with the lower halves, then for each group 16 bytes of
     /// halves, which are places in a table.
-    Iq4Xs: 256 codes in 136 bytes, groups of 32 up to 255, pieces of 2 vectors, 1 sheaves,
-        |row, block, piece| {
-            split(looked_up(&UNEVEN_AND_128, halves(row.add(block + 8 + 16 * piece))))
-        },
+    Iq4Xs: 256 codes in 136 bytes, groups of 32 up to 255, pieces of 1 vectors, 1 sheaves,
+        |rows, block, piece| [C::halves(rows, block + 8 + 16 * piece).looked_up(&UNEVEN_AND_128)],
         |blocks, _first, _count| {
             let (d, [top, low]) = (scales(blocks, 0), two_words(blocks, 0));
             per_group(|group| {
@@ -114,12 +107,9 @@ unsafe fn per_group(group: impl Fn(usize) -> (__m256, __m256)) -> Params {
 
 /// Pairs of bits of 32 bytes of every four pieces: the lowest ones of the first piece.
 #[inline(always)]
-unsafe fn pairs(from: *const u8, piece: usize) -> __m256i {
+unsafe fn pairs<C: Codes>(rows: C::Rows, at: usize, piece: usize) -> C {
     // SAFETY: the caller's promises.
-    unsafe {
-        let bytes = shifted(from.add(piece / 4 * 32), 2 * (piece % 4));
-        _mm256_and_si256(bytes, _mm256_set1_epi8(3))
-    }
+    unsafe { C::load(rows, at + piece / 4 * 32).right_by(2 * (piece % 4)).and(3) }
 }
 
 /// Some bits of eight words.

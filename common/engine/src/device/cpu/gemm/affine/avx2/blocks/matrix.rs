@@ -1,8 +1,8 @@
 //! A matrix of blocks.
 
-use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
+use super::super::codes::Codes;
 use super::super::stored::{LANES, Params, Stored};
 use super::block::Block;
 
@@ -61,16 +61,24 @@ unsafe impl<B: Block<V, N>, const V: usize, const N: usize> Stored<V, N> for Blo
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: *const u8, piece: usize) -> [__m256i; V] {
+    fn codes_of(row: *const u8) -> *const u8 {
+        row
+    }
+
+    #[inline(always)]
+    unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; V] {
         let pieces = B::CODES / Self::IN_PIECE;
         // SAFETY: the caller's promises.
-        unsafe { B::codes(row, piece / pieces * B::BYTES, piece % pieces) }
+        unsafe { B::codes(rows, piece / pieces * B::BYTES, piece % pieces) }
     }
 
     #[inline(always)]
     unsafe fn params(&self, rows: &[*const u8; LANES], first: usize, count: usize) -> Params {
         let groups = B::CODES / B::GROUP;
-        let blocks = rows.map(|row| row.wrapping_add(first / groups * B::BYTES));
+        let mut blocks = *rows; // Adapters of arrays stay calls in code with instructions of its own.
+        for block in &mut blocks {
+            *block = block.wrapping_add(first / groups * B::BYTES);
+        }
         // SAFETY: the caller's promises.
         unsafe { B::params(&blocks, first % groups, count) }
     }

@@ -2,46 +2,39 @@
 
 use std::arch::x86_64::*;
 
-use super::super::narrow::{TWICE_AND_12, UNEVEN_AND_128, half_powers, looked_up};
-use super::super::packed::split;
+use super::super::codes::Codes;
+use super::super::narrow::{TWICE_AND_12, UNEVEN_AND_128, half_powers};
 use super::super::stored::{LANES, Params, centred};
-use super::bits::{bytes, halves};
 use super::block::{Block, blocks};
 
 blocks! {
     /// A scale, then halves.
     Q4_0: 32 codes in 18 bytes, groups of 32 up to 15, pieces of 1 vectors, 1 sheaves,
-        |row, block, _piece| [halves(row.add(block + 2))],
+        |rows, block, _piece| [C::halves(rows, block + 2)],
         |blocks, _first, count| one_scale(blocks, 18, count, -8.0);
     /// A scale and a minimum, then halves.
     Q4_1: 32 codes in 20 bytes, groups of 32 up to 15, pieces of 1 vectors, 1 sheaves,
-        |row, block, _piece| [halves(row.add(block + 4))],
+        |rows, block, _piece| [C::halves(rows, block + 4)],
         |blocks, _first, count| scale_and_minimum(blocks, 20, count);
     /// A scale, 32 fifth bits, then halves.
     Q5_0: 32 codes in 22 bytes, groups of 32 up to 31, pieces of 1 vectors, 1 sheaves,
-        |row, block, _piece| {
-            [_mm256_or_si256(halves(row.add(block + 6)), fifths(row.add(block + 2)))]
-        },
+        |rows, block, _piece| [C::halves(rows, block + 6).or_where_set(rows, block + 2, 16)],
         |blocks, _first, count| one_scale(blocks, 22, count, -16.0);
     /// A scale and a minimum, 32 fifth bits, then halves.
     Q5_1: 32 codes in 24 bytes, groups of 32 up to 31, pieces of 1 vectors, 1 sheaves,
-        |row, block, _piece| {
-            [_mm256_or_si256(halves(row.add(block + 8)), fifths(row.add(block + 4)))]
-        },
+        |rows, block, _piece| [C::halves(rows, block + 8).or_where_set(rows, block + 4, 16)],
         |blocks, _first, count| scale_and_minimum(blocks, 24, count);
     /// A scale, then signed bytes: 128 more makes them unsigned.
-    Q8_0: 32 codes in 34 bytes, groups of 32 up to 255, pieces of 2 vectors, 1 sheaves,
-        |row, block, _piece| {
-            split(_mm256_xor_si256(bytes(row.add(block + 2)), _mm256_set1_epi8(i8::MIN)))
-        },
+    Q8_0: 32 codes in 34 bytes, groups of 32 up to 255, pieces of 1 vectors, 1 sheaves,
+        |rows, block, _piece| [C::load(rows, block + 2).xor(0x80)],
         |blocks, _first, count| one_scale(blocks, 34, count, -128.0);
     /// A scale, then halves, which are places in a table.
-    Iq4Nl: 32 codes in 18 bytes, groups of 32 up to 255, pieces of 2 vectors, 1 sheaves,
-        |row, block, _piece| split(looked_up(&UNEVEN_AND_128, halves(row.add(block + 2)))),
+    Iq4Nl: 32 codes in 18 bytes, groups of 32 up to 255, pieces of 1 vectors, 1 sheaves,
+        |rows, block, _piece| [C::halves(rows, block + 2).looked_up(&UNEVEN_AND_128)],
         |blocks, _first, count| one_scale(blocks, 18, count, -128.0);
     /// A scale that is a power of two, then halves, which are numbers of their own.
     Mxfp4: 32 codes in 17 bytes, groups of 32 up to 24, pieces of 1 vectors, 1 sheaves,
-        |row, block, _piece| [looked_up(&TWICE_AND_12, halves(row.add(block + 1)))],
+        |rows, block, _piece| [C::halves(rows, block + 1).looked_up(&TWICE_AND_12)],
         |blocks, _first, count| {
             per_block(count, |at| centred(half_powers(exponents(blocks, at * 17)), -12.0))
         };
@@ -83,25 +76,6 @@ unsafe fn per_block(count: usize, block: impl Fn(usize) -> (__m256, __m256)) -> 
         (params.scales[at], params.biases[at]) = block(at);
     }
     params
-}
-
-/// 32 bits as the fifth bits of as many bytes.
-#[inline(always)]
-unsafe fn fifths(from: *const u8) -> __m256i {
-    // SAFETY: the caller's promises.
-    unsafe {
-        let bits = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
-        // Each byte eight times, then bit `i` of byte `i` of eight.
-        let places = _mm256_set_epi64x(
-            0x0303_0303_0303_0303,
-            0x0202_0202_0202_0202,
-            0x0101_0101_0101_0101,
-            0,
-        );
-        let own = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-        let set = _mm256_and_si256(_mm256_shuffle_epi8(bits, places), own);
-        _mm256_and_si256(_mm256_cmpeq_epi8(set, own), _mm256_set1_epi8(16))
-    }
 }
 
 /// The two numbers of 16 bits `at` bytes behind the beginnings of eight outputs' blocks.

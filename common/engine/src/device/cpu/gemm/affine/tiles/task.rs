@@ -106,44 +106,20 @@ impl Task<'_> {
         ParamRows { scales, biases, stride: CHUNK }
     }
 
-    /// The lanes of vector `vector` of `outputs` that there are.
-    fn mask(outputs: &Range<usize>, vector: usize) -> u16 {
-        ((1u32 << outputs.len().saturating_sub(vector * LANES).min(LANES)) - 1) as u16
-    }
-
-    /// What the target has of vector `vector` of `outputs`.
+    /// Writes `outputs`, 16 at most, with the layer's bias.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    pub(crate) fn read_target(&self, row: usize, outputs: &Range<usize>, vector: usize) -> __m512 {
-        // SAFETY: no other task has these elements, and this one holds one part at a time.
-        let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
-        let from = part.as_ptr().cast::<f32>().wrapping_add(vector * LANES);
-        // SAFETY: the mask has the lanes that are inside the part, which `matmul` set.
-        unsafe { _mm512_maskz_loadu_ps(Self::mask(outputs, vector), from) }
-    }
-
-    /// Writes vector `vector` of `outputs`, with the layer's bias if it is `finished`.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    pub(crate) fn write_target(
-        &self,
-        row: usize,
-        outputs: &Range<usize>,
-        vector: usize,
-        mut y: __m512,
-        finished: bool,
-    ) {
-        let mask = Self::mask(outputs, vector);
-        if let Some(bias) = self.bias.filter(|_| finished) {
-            let from = bias[outputs.clone()].as_ptr().wrapping_add(vector * LANES);
+    pub(crate) fn write_target(&self, row: usize, outputs: &Range<usize>, mut y: __m512) {
+        let mask = ((1u32 << outputs.len()) - 1) as u16;
+        if let Some(bias) = self.bias {
+            let from = bias[outputs.clone()].as_ptr();
             // SAFETY: the mask has the lanes that are inside the bias.
             y = _mm512_add_ps(y, unsafe { _mm512_maskz_loadu_ps(mask, from) });
         }
         // SAFETY: no other task has these elements, and this one holds one part at a time.
         let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
-        let to = part.as_mut_ptr().cast::<f32>().wrapping_add(vector * LANES);
         // SAFETY: the mask has the lanes that are inside the part.
-        unsafe { _mm512_mask_storeu_ps(to, mask, y) };
+        unsafe { _mm512_mask_storeu_ps(part.as_mut_ptr().cast(), mask, y) };
     }
 }
 

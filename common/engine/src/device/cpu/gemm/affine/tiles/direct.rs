@@ -131,7 +131,7 @@ impl Task<'_> {
                 }
             }
             for (row, y) in self.rows.clone().zip(y) {
-                self.write_target(row, &outputs, 0, y, true);
+                self.write_target(row, &outputs, y);
             }
         }
     }

@@ -1,0 +1,274 @@
+//! Few rows, on processors with AVX512-VNNI: a vector has codes of two outputs, and one instruction multiplies bytes and adds
+//! up.
+//!
+//! Activations of words are two planes of bytes, whose products are added up as whole numbers: the same sums. These are
+//! transposed and added for 16 outputs at a time.
+
+#![allow(clippy::needless_range_loop, reason = "sums are indexed by pair and sheaf throughout")]
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::activations::Planes;
+use super::stored::{LANES, Stored, VECTOR_BYTES};
+use super::task::Task;
+use super::wide::joined;
+use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
+use crate::device::cpu::isa::x86::{Avx512Vnni, Line};
+
+/// Outputs that are computed together.
+pub(super) const OUTPUTS: usize = 16;
+/// Rows up to which transposing sums costs less than transposing weights.
+pub(super) const ROWS: usize = 4;
+/// Vectors that have two outputs each: of every eight outputs those that are four apart.
+const PAIRS: usize = OUTPUTS / 2;
+/// Vectors whose sums are transposed at once.
+const QUAD: usize = 4;
+/// Pieces of a unit at most.
+const PIECES: usize = 4;
+
+/// All of `task`, which has at most [`ROWS`] rows, activations as `PLANES` of bytes.
+pub(super) fn direct<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize>(
+    proof: Avx512Vnni,
+    task: &Task<'_>,
+    stored: S,
+) {
+    const {
+        assert!(S::PIECES <= PIECES, "all of a unit");
+        assert!(!S::EVENS_FIRST || (V == 2 && N == 1), "even ones and odd ones");
+    }
+    let _: Avx512Vnni = proof;
+    for first in task.outputs.clone().step_by(OUTPUTS) {
+        // SAFETY: `proof` is there, so the processor has the instructions.
+        unsafe { outputs::<S, V, N, PLANES>(task, stored, first) };
+    }
+}
+
+/// Where 16 outputs lie, and their scales and biases.
+struct Outputs<R> {
+    eights: [[R; LANES]; 2],
+    /// Where the codes of those of every vector begin.
+    pairs: [[*const u8; 2]; PAIRS],
+    /// Of [`LANES`] groups.
+    scales: [Line; LANES],
+    biases: [Line; LANES],
+}
+
+/// What outputs are multiplied with.
+struct Activations<'a> {
+    planes: Planes<'a>,
+    /// Scales, and these times sums of codes, of all groups.
+    scales: &'a [f32],
+    sums: &'a [f32],
+}
+
+/// The 16 outputs from `first` on.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn outputs<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize>(
+    task: &Task<'_>,
+    stored: S,
+    first: usize,
+) {
+    let (bytes, row_bytes) = stored.bytes();
+    let eights = [task.eight(stored, first), task.eight(stored, first + LANES)];
+    let mut pairs = [[bytes; 2]; PAIRS];
+    for (pair, both) in pairs.iter_mut().enumerate() {
+        let eight = &eights[pair / QUAD];
+        *both = [S::codes_of(eight[pair % QUAD]), S::codes_of(eight[QUAD + pair % QUAD])];
+    }
+    let zero = [Line::ZERO; LANES];
+    let mut all = Outputs { eights, pairs, scales: zero, biases: zero };
+    // In the order that rows lie in, which memory is fastest in.
+    let mut ahead = bytes.wrapping_add(first * row_bytes + AHEAD.max(OUTPUTS * row_bytes));
+    let total = stored.groups();
+    let mut y = [_mm512_setzero_ps(); ROWS];
+    for start in (0..total).step_by(LANES) {
+        let groups = start..(start + LANES).min(total);
+        fill(stored, &groups, &mut all);
+        for (row, y) in task.rows.clone().zip(&mut y) {
+            let (scales, sums) = (task.x.scales(row), task.x.sums(row));
+            let x = Activations { planes: task.x.planes(row), scales, sums };
+            *y = match row == task.rows.start {
+                true => chains::<S, V, N, PLANES, true>(stored, &all, &groups, &x, ahead, *y),
+                false => chains::<S, V, N, PLANES, false>(stored, &all, &groups, &x, ahead, *y),
+            };
+        }
+        let units = groups.len().div_ceil(S::GROUPS);
+        ahead = ahead.wrapping_add(units * S::PIECES * S::PIECE_BYTES * OUTPUTS);
+    }
+    for (row, y) in task.rows.clone().zip(y) {
+        write(task, row, first, y);
+    }
+}
+
+/// Scales and biases of some groups, [`LANES`] at most.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn fill<S: Stored<V, N>, const V: usize, const N: usize>(
+    stored: S,
+    groups: &Range<usize>,
+    all: &mut Outputs<S::Row>,
+) {
+    // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
+    let (first, last) = unsafe {
+        let [first, last] = &all.eights;
+        (
+            stored.params(first, groups.start, groups.len()),
+            stored.params(last, groups.start, groups.len()),
+        )
+    };
+    for group in 0..LANES {
+        let scales = joined(first.scales[group], last.scales[group]);
+        let biases = joined(first.biases[group], last.biases[group]);
+        all.scales[group].write(_mm512_castps_si512(scales));
+        all.biases[group].write(_mm512_castps_si512(biases));
+    }
+}
+
+/// Writes the outputs from `first` on, with the layer's bias.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn write(task: &Task<'_>, row: usize, first: usize, mut y: __m512) {
+    let count = OUTPUTS.min(task.outputs.end - first);
+    let mask = ((1u32 << count) - 1) as u16;
+    if let Some(bias) = task.bias {
+        // SAFETY: the mask has the lanes that are inside the bias.
+        y = _mm512_add_ps(y, unsafe {
+            _mm512_maskz_loadu_ps(mask, bias[first..][..count].as_ptr())
+        });
+    }
+    // SAFETY: no other task has these elements, and this one holds one part at a time; the mask has the lanes inside of it.
+    unsafe {
+        let part = task.target.part(row, first, count);
+        _mm512_mask_storeu_ps(part.as_mut_ptr().cast(), mask, y);
+    }
+}
+
+/// Continues the chains `y` of 16 outputs with some groups. If it is to `ASK`, asks memory for as many bytes from `ahead` on.
+///
+/// Products of a unit are those of each sheaf with the lower halves of its vectors and with the upper ones.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[inline(never)]
+fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, const ASK: bool>(
+    stored: S,
+    all: &Outputs<S::Row>,
+    groups: &Range<usize>,
+    x: &Activations<'_>,
+    mut ahead: *const u8,
+    mut y: __m512,
+) -> __m512 {
+    let lines = (S::PIECES * S::PIECE_BYTES * OUTPUTS).div_ceil(CACHE_LINE);
+    for unit in groups.clone().step_by(S::GROUPS) {
+        let high = operands::<S, V, N>(x.planes.high, unit / S::GROUPS);
+        let low = operands::<S, V, N>(x.planes.low, unit / S::GROUPS);
+        let mut quads = [[_mm512_setzero_si512(); 2]; N];
+        // Written out, since the compiler makes a loop of it, with sums in memory.
+        macro_rules! quad {
+            ($quad:literal: $($at:literal)+) => {{
+                let mut sums = [[_mm512_setzero_si512(); QUAD]; N];
+                $({
+                    let pair = $quad * QUAD + $at;
+                    if ASK {
+                        for line in pair * lines / PAIRS..(pair + 1) * lines / PAIRS {
+                            prefetch(ahead.wrapping_add(line * CACHE_LINE));
+                        }
+                    }
+                    let mut codes = [[_mm512_setzero_si512(); V]; PIECES];
+                    for piece in 0..S::PIECES {
+                        let at = unit / S::GROUPS * S::PIECES + piece;
+                        // SAFETY: outputs of the matrix and a piece of them; this function has the instructions.
+                        codes[piece] = unsafe { stored.codes(all.pairs[pair], at) };
+                    }
+                    for n in 0..N {
+                        let mut sum = _mm512_setzero_si512();
+                        if PLANES == 2 {
+                            for piece in 0..S::PIECES {
+                                for v in n * (V / N)..(n + 1) * (V / N) {
+                                    sum = _mm512_dpbusd_epi32(sum, codes[piece][v], high[piece][v]);
+                                }
+                            }
+                            sum = _mm512_slli_epi32::<8>(sum);
+                        }
+                        for piece in 0..S::PIECES {
+                            for v in n * (V / N)..(n + 1) * (V / N) {
+                                sum = _mm512_dpbusd_epi32(sum, codes[piece][v], low[piece][v]);
+                            }
+                        }
+                        sums[n][$at] = sum;
+                    }
+                })+
+                for n in 0..N {
+                    quads[n][$quad] = quarter_sums(sums[n]);
+                }
+            }};
+        }
+        quad!(0: 0 1 2 3);
+        quad!(1: 0 1 2 3);
+        if ASK {
+            ahead = ahead.wrapping_add(S::PIECES * S::PIECE_BYTES * OUTPUTS);
+        }
+        macro_rules! chain {
+            ($group:expr, $dot:expr) => {{
+                let (group, at): (usize, usize) = ($group, $group - groups.start);
+                let weight_scale = _mm512_castsi512_ps(all.scales[at].read());
+                let weight_bias = _mm512_castsi512_ps(all.biases[at].read());
+                let scale = _mm512_mul_ps(weight_scale, _mm512_set1_ps(x.scales[group]));
+                y = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps($dot), y);
+                y = _mm512_fmadd_ps(weight_bias, _mm512_set1_ps(x.sums[group]), y);
+            }};
+        }
+        for n in 0..N {
+            // Quarters of both: the lower halves of outputs 0..4, the upper ones, the lower ones of 4..8, and so on.
+            let [first, last] = quads[n];
+            let low = _mm512_shuffle_i32x4::<0x88>(first, last);
+            let high = _mm512_shuffle_i32x4::<0xdd>(first, last);
+            if S::HALVES {
+                let group = unit + 2 * n;
+                chain!(group, low);
+                if group + 1 < groups.end {
+                    chain!(group + 1, high);
+                }
+            } else {
+                chain!(unit + n, _mm512_add_epi32(low, high));
+            }
+        }
+    }
+    y
+}
+
+/// What the vectors of codes of each piece of a unit are multiplied with, of one plane of activations: the same for both
+/// outputs.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn operands<S: Stored<V, N>, const V: usize, const N: usize>(
+    plane: &[i8],
+    unit: usize,
+) -> [[__m512i; V]; PIECES] {
+    let x = &plane[unit * S::PIECES * S::IN_PIECE..][..S::PIECES * S::IN_PIECE];
+    let mut all = [[_mm512_setzero_si512(); V]; PIECES];
+    for piece in 0..S::PIECES {
+        let x = x[piece * S::IN_PIECE..].as_ptr();
+        if S::EVENS_FIRST {
+            // Of every 32 the 16 even ones come first.
+            // SAFETY: whole pieces are two vectors of 32 bytes.
+            let both = unsafe { _mm512_loadu_si512(x.cast()) };
+            all[piece][0] = _mm512_shuffle_i32x4::<0x88>(both, both);
+            all[piece][1] = _mm512_shuffle_i32x4::<0xdd>(both, both);
+        } else {
+            for v in 0..V {
+                // SAFETY: whole pieces are so many vectors.
+                let x = unsafe { _mm256_loadu_si256(x.wrapping_add(v * VECTOR_BYTES).cast()) };
+                all[piece][v] = _mm512_broadcast_i64x4(x);
+            }
+        }
+    }
+    all
+}
+
+/// Sums of the four lanes of every quarter: lane `i` of a quarter is that of `sums[i]`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn quarter_sums(sums: [__m512i; QUAD]) -> __m512i {
+    let pair = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let (a, b) = (pair(sums[0], sums[1]), pair(sums[2], sums[3]));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+}
