@@ -233,31 +233,41 @@ impl StoredMatrix {
 
     /// Some rows of a matrix that is neither numbers nor affine, as kernels take them.
     fn coded(&self, rows: Range<usize>) -> Coded<'_> {
-        let of_rows = |part| self.of_rows(part, rows.clone());
-        let (in_place, scales, divisor) = match (self.encoding, &self.parts[..]) {
-            (Encoding::Ggml(kind), _) => (Some(InPlace::Blocks(kind)), &[][..], None),
-            (Encoding::Fp4(kind), [_, scales, divisors @ ..]) => {
-                let divisor = divisors.first().map(|divisor| {
-                    let bytes = divisor.bytes().first_chunk();
-                    f32::from_le_bytes(*bytes.expect("checked when the matrix was made: one F32"))
-                });
-                (Some(InPlace::Fp4(kind)), &scales.bytes()[of_rows(scales)], divisor)
-            }
-            _ => (None, &[][..], None),
-        };
-        Coded {
+        let bytes = |part| &MappedTensor::bytes(part)[self.of_rows(part, rows.clone())];
+        let mut coded = Coded {
             matrix: self,
             first: rows.start,
             outputs: rows.len(),
             inputs: self.columns,
-            bytes: &self.parts[0].bytes()[of_rows(&self.parts[0])],
+            bytes: bytes(&self.parts[0]),
             group: self.encoding.unpacked_group(self.columns),
             is_narrow: self.is_narrow(),
             acts: self.acts,
-            in_place,
-            scales,
-            divisor,
+            in_place: None,
+            scales: &[],
+            biases: &[],
+            float: FloatType::F32,
+            divisor: None,
+        };
+        match (self.encoding, &self.parts[..]) {
+            (Encoding::Ggml(kind), _) => coded.in_place = Some(InPlace::Blocks(kind)),
+            (Encoding::Affine(format), [_, scales, biases]) => {
+                coded.in_place = Some(InPlace::Stream { bits: format.bits() });
+                (coded.scales, coded.biases) = (bytes(scales), bytes(biases));
+                let float = FloatType::of(scales.dtype());
+                coded.float = float.expect("checked when the matrix was made");
+            }
+            (Encoding::Fp4(kind), [_, scales, divisors @ ..]) => {
+                coded.in_place = Some(InPlace::Fp4(kind));
+                coded.scales = bytes(scales);
+                coded.divisor = divisors.first().map(|divisor| {
+                    let bytes = divisor.bytes().first_chunk();
+                    f32::from_le_bytes(*bytes.expect("checked when the matrix was made: one F32"))
+                });
+            }
+            _ => {}
         }
+        coded
     }
 
     /// Some rows as they are stored, codes without their scales and biases.

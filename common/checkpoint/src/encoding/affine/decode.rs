@@ -38,13 +38,9 @@ pub fn decode_rows(
                     *pair = [weight(byte & 15), weight(byte >> 4)];
                 }
             }
-            bits => {
-                let (eights, _) = out.as_chunks_mut::<8>();
-                for (eight, bytes) in eights.iter_mut().zip(codes.chunks_exact(bits)) {
-                    let codes = unpacked(bytes, bits);
-                    eight.iter_mut().zip(codes).for_each(|(out, code)| *out = weight(code));
-                }
-            }
+            bits => eights(bits, codes, out.as_chunks_mut().0, |eight, codes| {
+                eight.iter_mut().zip(codes).for_each(|(out, code)| *out = weight(code));
+            }),
         }
     }
 }
@@ -62,19 +58,40 @@ pub(super) fn unpack(codes: &[u8], format: Affine, out: &mut [u8]) {
                 *pair = [byte & 15, byte >> 4];
             }
         }
-        bits => {
-            let eights = out.as_chunks_mut::<8>().0.iter_mut();
-            eights
-                .zip(codes.chunks_exact(bits))
-                .for_each(|(to, bytes)| *to = unpacked(bytes, bits));
-        }
+        bits => eights(bits, codes, out.as_chunks_mut().0, |to, codes| *to = codes),
     }
 }
 
-/// Eight codes of so many bits, in as many bytes.
-fn unpacked(bytes: &[u8], bits: usize) -> [u8; 8] {
-    let mut stream = [0; 8];
-    stream[..bits].copy_from_slice(bytes);
-    let stream = u64::from_le_bytes(stream);
-    std::array::from_fn(|at| (stream >> (at * bits)) as u8 & (u8::MAX >> (8 - bits)))
+/// Gives `take` every eight codes of so many bits with what is to be made of them.
+///
+/// # Panics
+/// If an affine matrix has no such codes, or such that begin and end with bytes.
+#[inline(always)]
+fn eights<T>(bits: usize, codes: &[u8], out: &mut [[T; 8]], take: impl Fn(&mut [T; 8], [u8; 8])) {
+    match bits {
+        2 => each::<2, T>(codes, out, take),
+        3 => each::<3, T>(codes, out, take),
+        5 => each::<5, T>(codes, out, take),
+        6 => each::<6, T>(codes, out, take),
+        _ => unreachable!("no affine matrix has codes of {bits} bits"),
+    }
+}
+
+/// The same, of codes of `BITS`: eight lie in as many bytes.
+#[inline(always)]
+fn each<const BITS: usize, T>(
+    codes: &[u8],
+    out: &mut [[T; 8]],
+    take: impl Fn(&mut [T; 8], [u8; 8]),
+) {
+    for (to, bytes) in out.iter_mut().zip(codes.as_chunks::<BITS>().0) {
+        let mut stream = [0; 8];
+        stream[..BITS].copy_from_slice(bytes);
+        let stream = u64::from_le_bytes(stream);
+        let mut codes = [0; 8];
+        for (at, code) in codes.iter_mut().enumerate() {
+            *code = (stream >> (at * BITS)) as u8 & (u8::MAX >> (8 - BITS));
+        }
+        take(to, codes);
+    }
 }

@@ -209,6 +209,12 @@ pub(crate) struct Coded<'a> {
     /// The scales that such a kernel reads beside `bytes`,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     pub(crate) scales: &'a [u8],
+    /// the biases,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    pub(crate) biases: &'a [u8],
+    /// the type of both where they are numbers,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    pub(crate) float: FloatType,
     /// and what divides them all.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     pub(crate) divisor: Option<f32>,
@@ -221,6 +227,11 @@ pub(crate) enum InPlace {
     Blocks(GgmlType),
     /// Numbers of 4 bits, with a byte apart from them for each group's scale.
     Fp4(Fp4),
+    /// Affine codes of 2, 3, 5 or 6 bits, one behind the other.
+    Stream {
+        /// Bits of a code.
+        bits: usize,
+    },
 }
 
 impl Coded<'_> {

@@ -92,6 +92,8 @@ impl Stored {
             group: None,
             in_place: None,
             scales: &[],
+            biases: &[],
+            float: crate::device::cpu::element::FloatType::F32,
             divisor: None,
         })
     }

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::narrow::Table;
+use super::stream::Pattern;
 
 /// Bytes of one output, 32 of them, or as many of each of two outputs.
 ///
@@ -20,6 +21,9 @@ pub(super) unsafe trait Codes: Copy {
 
     /// 16 bytes as words; where `short`, eight bytes, then zeros.
     unsafe fn words(rows: Self::Rows, at: usize, short: bool) -> Self;
+
+    /// 16 bytes at one place and 16 at another; where `short`, eight of each, and zeros.
+    unsafe fn halves_at(rows: Self::Rows, at: [usize; 2], short: bool) -> Self;
 
     /// The lower halves of 16 bytes, then the upper ones.
     unsafe fn halves(rows: Self::Rows, at: usize) -> Self;
@@ -47,6 +51,10 @@ pub(super) unsafe trait Codes: Copy {
 
     /// What is in the table at the places that bytes are, each from 0 to 15.
     unsafe fn looked_up(self, table: &Table) -> Self;
+
+    /// Codes that lie one behind the other, with bits of others above them: those at even places in even bytes, and those at
+    /// odd places in odd ones.
+    unsafe fn parted(self, pattern: &Pattern) -> [Self; 2];
 }
 
 /// The lower halves of bytes, and the upper ones, as bytes.
@@ -153,6 +161,27 @@ unsafe impl Codes for __m256i {
             _mm256_shuffle_epi8(table, self)
         }
     }
+
+    #[inline(always)]
+    unsafe fn halves_at(rows: *const u8, [first, last]: [usize; 2], short: bool) -> __m256i {
+        // SAFETY: the caller's promises.
+        unsafe { _mm256_set_m128i(sixteen(rows, last, short), sixteen(rows, first, short)) }
+    }
+
+    #[inline(always)]
+    unsafe fn parted(self, pattern: &Pattern) -> [__m256i; 2] {
+        let [even, odd] = &pattern.places;
+        let [even_by, odd_by] = &pattern.factors;
+        // SAFETY: whole arrays; the caller's promises.
+        unsafe {
+            let load = |from: *const u8| _mm256_loadu_si256(from.cast());
+            let even = _mm256_shuffle_epi8(self, load(even.as_ptr()));
+            let odd = _mm256_shuffle_epi8(self, load(odd.as_ptr()));
+            let even = _mm256_mullo_epi16(even, load(even_by.as_ptr().cast()));
+            let odd = _mm256_mullo_epi16(odd, load(odd_by.as_ptr().cast()));
+            [even.right::<8>(), _mm256_and_si256(odd, _mm256_set1_epi16(0xff00_u16 as i16))]
+        }
+    }
 }
 
 // SAFETY: as above.
@@ -245,6 +274,27 @@ unsafe impl Codes for __m512i {
         unsafe {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
             _mm512_shuffle_epi8(table, self)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves_at([first, last]: [*const u8; 2], at: [usize; 2], short: bool) -> __m512i {
+        // SAFETY: the caller's promises.
+        unsafe { both(__m256i::halves_at(first, at, short), __m256i::halves_at(last, at, short)) }
+    }
+
+    #[inline(always)]
+    unsafe fn parted(self, pattern: &Pattern) -> [__m512i; 2] {
+        let [even, odd] = &pattern.places;
+        let [even_by, odd_by] = &pattern.factors;
+        // SAFETY: whole arrays; the caller's promises.
+        unsafe {
+            let load = |from: *const u8| _mm512_broadcast_i64x4(_mm256_loadu_si256(from.cast()));
+            let even = _mm512_shuffle_epi8(self, load(even.as_ptr()));
+            let odd = _mm512_shuffle_epi8(self, load(odd.as_ptr()));
+            let even = _mm512_mullo_epi16(even, load(even_by.as_ptr().cast()));
+            let odd = _mm512_mullo_epi16(odd, load(odd_by.as_ptr().cast()));
+            [even.right::<8>(), _mm512_and_si512(odd, _mm512_set1_epi16(0xff00_u16 as i16))]
         }
     }
 }

@@ -54,7 +54,7 @@ fn few<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const WA
             let params = unsafe { stored.params(&rows, start, groups.len()) };
             for unit in groups.clone().step_by(S::GROUPS) {
                 let sums = sums::<S, V, N, R, WAY>(task, stored, &rows, unit / S::GROUPS, ahead);
-                ahead = ahead.wrapping_add(S::PIECES * S::PIECE_BYTES * LANES);
+                ahead = ahead.wrapping_add(S::PIECES * stored.piece_bytes() * LANES);
                 for r in 0..R {
                     for n in 0..N {
                         let mut chain = |group: usize, dot: __m256i| {
@@ -100,7 +100,7 @@ fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const W
     let x = &x[unit * unit_bytes..];
     assert!(x.len() >= (R - 1) * stride + unit_bytes, "whole pieces of each row");
     let x = x.as_ptr();
-    let lines = (S::PIECES * S::PIECE_BYTES * LANES).div_ceil(CACHE_LINE);
+    let lines = (S::PIECES * stored.piece_bytes() * LANES).div_ceil(CACHE_LINE);
     // Whether all products of a unit may be added up as words.
     let in_words = WAY == BYTES && S::PIECES * (V / N) <= S::SUMMED;
     let mut all = [[[_mm256_setzero_si256(); 2]; N]; R];

@@ -19,6 +19,7 @@ mod packed;
 mod panel;
 mod product;
 mod stored;
+mod stream;
 mod task;
 mod wide;
 mod wide_direct;
@@ -27,6 +28,7 @@ use self::blocks::Blocks;
 use self::fp4::{Mx, Nv};
 use self::packed::{Bytes, Narrow, Nibbles};
 use self::product::Product;
+use self::stream::Stream;
 use cake_checkpoint::{Fp4, GgmlType};
 
 use super::activations::{Activations, Layout, row_bytes};
@@ -109,7 +111,8 @@ unsafe impl Gemm for InPlacePairs {
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
         let x = x.made(form(codes_in_place(weight.encoding())));
-        let Coded { bytes, scales, divisor, outputs, inputs, in_place, acts, .. } = weight.coded();
+        let Coded { bytes, scales, biases, float, divisor, .. } = weight.coded();
+        let Coded { outputs, inputs, group, in_place, acts, .. } = weight.coded();
         let product = product(tier, (rows, parallel), acts, bias, x, y);
         let (parts, shape) = ([bytes, scales], [outputs, inputs]);
         macro_rules! blocks {
@@ -117,7 +120,23 @@ unsafe impl Gemm for InPlacePairs {
                 product.tasks(Blocks::<blocks::$block>::new(bytes, outputs, inputs))
             };
         }
+        macro_rules! stream {
+            ($bits:ident, $short:literal) => {{
+                let params = ([scales, biases], float);
+                match group {
+                    Some(32) => {
+                        product.tasks(Stream::<32, $short>::new($bits, bytes, params, shape))
+                    }
+                    Some(64) => {
+                        product.tasks(Stream::<64, $short>::new($bits, bytes, params, shape))
+                    }
+                    _ => product.tasks(Stream::<128, $short>::new($bits, bytes, params, shape)),
+                }
+            }};
+        }
         match in_place.expect("the table gives other matrices to other kernels") {
+            InPlace::Stream { bits: bits @ ..4 } => stream!(bits, true),
+            InPlace::Stream { bits } => stream!(bits, false),
             InPlace::Blocks(GgmlType::Q4_0) => blocks!(Q4_0),
             InPlace::Blocks(GgmlType::Q4_1) => blocks!(Q4_1),
             InPlace::Blocks(GgmlType::Q5_0) => blocks!(Q5_0),

@@ -23,9 +23,9 @@ pub(super) struct Bytes<'a, const GROUP: usize>(pub(super) AffineMatrix<'a>);
 /// Where the codes, the scales and the biases of an output begin.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
-    codes: *const u8,
-    scales: *const u8,
-    biases: *const u8,
+    pub(super) codes: *const u8,
+    pub(super) scales: *const u8,
+    pub(super) biases: *const u8,
 }
 
 /// What is the same of all.
@@ -136,7 +136,12 @@ pub(super) unsafe fn split(bytes: __m256i) -> [__m256i; 2] {
 /// # Safety
 /// As [`Stored::params`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn params(float: FloatType, rows: &[Row; LANES], first: usize, count: usize) -> Params {
+pub(super) unsafe fn params(
+    float: FloatType,
+    rows: &[Row; LANES],
+    first: usize,
+    count: usize,
+) -> Params {
     let width = float.bytes();
     let at = first * width;
     if count < LANES {

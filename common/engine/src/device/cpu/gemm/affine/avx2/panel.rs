@@ -118,7 +118,7 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
     let (bytes, row_bytes) = stored.bytes();
     let inputs = groups.start * S::GROUP..groups.end * S::GROUP;
     let pieces = inputs.start / S::IN_PIECE..inputs.end.div_ceil(S::IN_PIECE);
-    let piece_bytes = S::PIECE_BYTES;
+    let piece_bytes = stored.piece_bytes();
     let ahead = first * row_bytes + OUTPUTS * pieces.start * piece_bytes;
     let mut ahead = bytes.wrapping_add(ahead + AHEAD.max(OUTPUTS * row_bytes));
     for vector in 0..VECTORS {

@@ -31,7 +31,7 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     const GROUP: usize;
     /// The largest code, 255 at most.
     const LARGEST: usize;
-    /// Bytes of a piece, rounded up.
+    /// Bytes of a piece at most, rounded up.
     const PIECE_BYTES: usize;
 
     /// Whether the first of the two vectors of a sheaf has the even codes, the second the odd ones.
@@ -55,6 +55,12 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// costs more where groups are of 16, but for NVFP4's, and elsewhere the same or up to a fifth less. [`DIRECT_ROWS`] at
     /// most.
     const DIRECT_ROWS: usize = if Self::GROUP < 32 { DIRECT_ROWS - 1 } else { DIRECT_ROWS };
+
+    /// Bytes of a piece of this matrix.
+    #[inline(always)]
+    fn piece_bytes(&self) -> usize {
+        Self::PIECE_BYTES
+    }
 
     /// Number of outputs.
     fn outputs(&self) -> usize;

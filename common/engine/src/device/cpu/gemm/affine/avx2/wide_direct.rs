@@ -94,7 +94,7 @@ fn outputs<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize>
             };
         }
         let units = groups.len().div_ceil(S::GROUPS);
-        ahead = ahead.wrapping_add(units * S::PIECES * S::PIECE_BYTES * OUTPUTS);
+        ahead = ahead.wrapping_add(units * S::PIECES * stored.piece_bytes() * OUTPUTS);
     }
     for (row, y) in task.rows.clone().zip(y) {
         write(task, row, first, y);
@@ -156,7 +156,7 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
     mut ahead: *const u8,
     mut y: __m512,
 ) -> __m512 {
-    let lines = (S::PIECES * S::PIECE_BYTES * OUTPUTS).div_ceil(CACHE_LINE);
+    let lines = (S::PIECES * stored.piece_bytes() * OUTPUTS).div_ceil(CACHE_LINE);
     for unit in groups.clone().step_by(S::GROUPS) {
         let high = operands::<S, V, N>(x.planes.high, unit / S::GROUPS);
         let low = operands::<S, V, N>(x.planes.low, unit / S::GROUPS);
@@ -204,7 +204,7 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
         quad!(0: 0 1 2 3);
         quad!(1: 0 1 2 3);
         if ASK {
-            ahead = ahead.wrapping_add(S::PIECES * S::PIECE_BYTES * OUTPUTS);
+            ahead = ahead.wrapping_add(S::PIECES * stored.piece_bytes() * OUTPUTS);
         }
         macro_rules! chain {
             ($group:expr, $dot:expr) => {{
