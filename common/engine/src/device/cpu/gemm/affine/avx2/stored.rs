@@ -3,7 +3,8 @@
 use std::arch::x86_64::*;
 
 use super::codes::Codes;
-use crate::device::cpu::isa::x86::transposed8;
+use super::wide::joined;
+use crate::device::cpu::isa::x86::{Line, transposed8};
 
 /// Lanes of a vector: outputs that are computed together, and groups whose scales are transposed at once.
 pub(super) const LANES: usize = 8;
@@ -89,6 +90,48 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// # Safety
     /// There are such outputs and such groups, and the caller is compiled for AVX2, FMA and F16C.
     unsafe fn params(&self, rows: &[Self::Row; LANES], first: usize, count: usize) -> Params;
+
+    /// The same of twice as many outputs.
+    ///
+    /// # Safety
+    /// As [`Stored::params`], and the caller is compiled for AVX-512 with BW and DQ, too.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    #[inline]
+    unsafe fn wide_params(
+        &self,
+        [these, those]: &[[Self::Row; LANES]; 2],
+        first: usize,
+        count: usize,
+        to: &mut WideParams,
+    ) {
+        // SAFETY: the caller's promises.
+        let (these, those) =
+            unsafe { (self.params(these, first, count), self.params(those, first, count)) };
+        to.join(&these, &those);
+    }
+}
+
+/// Scales and biases of [`LANES`] groups, each a vector of 16 outputs.
+pub(super) struct WideParams {
+    pub(super) scales: [Line; LANES],
+    pub(super) biases: [Line; LANES],
+}
+
+impl WideParams {
+    pub(super) const ZERO: WideParams =
+        WideParams { scales: [Line::ZERO; LANES], biases: [Line::ZERO; LANES] };
+
+    /// Joins those of eight outputs and of eight others.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    #[inline]
+    pub(super) fn join(&mut self, first: &Params, last: &Params) {
+        for group in 0..LANES {
+            let scales = joined(first.scales[group], last.scales[group]);
+            let biases = joined(first.biases[group], last.biases[group]);
+            self.scales[group].write(_mm512_castps_si512(scales));
+            self.biases[group].write(_mm512_castps_si512(biases));
+        }
+    }
 }
 
 /// Scales and biases of [`LANES`] groups of as many outputs: a vector of outputs for each group, of no meaning where there

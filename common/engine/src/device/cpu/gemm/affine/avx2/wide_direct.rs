@@ -10,11 +10,10 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::activations::Planes;
-use super::stored::{LANES, Stored, VECTOR_BYTES};
+use super::stored::{LANES, Stored, VECTOR_BYTES, WideParams};
 use super::task::Task;
-use super::wide::joined;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
-use crate::device::cpu::isa::x86::{Avx512Vnni, Line};
+use crate::device::cpu::isa::x86::Avx512Vnni;
 
 /// Outputs that are computed together.
 pub(super) const OUTPUTS: usize = 16;
@@ -44,14 +43,12 @@ pub(super) fn direct<S: Stored<V, N>, const V: usize, const N: usize, const PLAN
     }
 }
 
-/// Where 16 outputs lie, and their scales and biases.
+/// Where 16 outputs lie, and their scales and biases in some groups.
 struct Outputs<R> {
     eights: [[R; LANES]; 2],
     /// Where the codes of those of every vector begin.
     pairs: [[*const u8; 2]; PAIRS],
-    /// Of [`LANES`] groups.
-    scales: [Line; LANES],
-    biases: [Line; LANES],
+    params: WideParams,
 }
 
 /// What outputs are multiplied with.
@@ -76,15 +73,15 @@ fn outputs<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize>
         let eight = &eights[pair / QUAD];
         *both = [S::codes_of(eight[pair % QUAD]), S::codes_of(eight[QUAD + pair % QUAD])];
     }
-    let zero = [Line::ZERO; LANES];
-    let mut all = Outputs { eights, pairs, scales: zero, biases: zero };
+    let mut all = Outputs { eights, pairs, params: WideParams::ZERO };
     // In the order that rows lie in, which memory is fastest in.
     let mut ahead = bytes.wrapping_add(first * row_bytes + AHEAD.max(OUTPUTS * row_bytes));
     let total = stored.groups();
     let mut y = [_mm512_setzero_ps(); ROWS];
     for start in (0..total).step_by(LANES) {
         let groups = start..(start + LANES).min(total);
-        fill(stored, &groups, &mut all);
+        // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
+        unsafe { stored.wide_params(&all.eights, start, groups.len(), &mut all.params) };
         for (row, y) in task.rows.clone().zip(&mut y) {
             let (scales, sums) = (task.x.scales(row), task.x.sums(row));
             let x = Activations { planes: task.x.planes(row), scales, sums };
@@ -98,29 +95,6 @@ fn outputs<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize>
     }
     for (row, y) in task.rows.clone().zip(y) {
         write(task, row, first, y);
-    }
-}
-
-/// Scales and biases of some groups, [`LANES`] at most.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn fill<S: Stored<V, N>, const V: usize, const N: usize>(
-    stored: S,
-    groups: &Range<usize>,
-    all: &mut Outputs<S::Row>,
-) {
-    // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
-    let (first, last) = unsafe {
-        let [first, last] = &all.eights;
-        (
-            stored.params(first, groups.start, groups.len()),
-            stored.params(last, groups.start, groups.len()),
-        )
-    };
-    for group in 0..LANES {
-        let scales = joined(first.scales[group], last.scales[group]);
-        let biases = joined(first.biases[group], last.biases[group]);
-        all.scales[group].write(_mm512_castps_si512(scales));
-        all.biases[group].write(_mm512_castps_si512(biases));
     }
 }
 
@@ -209,8 +183,8 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
         macro_rules! chain {
             ($group:expr, $dot:expr) => {{
                 let (group, at): (usize, usize) = ($group, $group - groups.start);
-                let weight_scale = _mm512_castsi512_ps(all.scales[at].read());
-                let weight_bias = _mm512_castsi512_ps(all.biases[at].read());
+                let weight_scale = _mm512_castsi512_ps(all.params.scales[at].read());
+                let weight_bias = _mm512_castsi512_ps(all.params.biases[at].read());
                 let scale = _mm512_mul_ps(weight_scale, _mm512_set1_ps(x.scales[group]));
                 y = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps($dot), y);
                 y = _mm512_fmadd_ps(weight_bias, _mm512_set1_ps(x.sums[group]), y);

@@ -1,7 +1,7 @@
 //! What a type of blocks is.
 
 use super::super::codes::Codes;
-use super::super::stored::{LANES, Params};
+use super::super::stored::{LANES, Params, WideParams};
 
 /// A type of blocks, of which a piece has `V` vectors in `N` sheaves.
 ///
@@ -32,15 +32,25 @@ pub(in super::super) unsafe trait Block<const V: usize, const N: usize>:
     /// # Safety
     /// There are such groups, and the caller is compiled for AVX2, FMA and F16C.
     unsafe fn params(blocks: &[*const u8; LANES], first: usize, count: usize) -> Params;
+
+    /// Those of [`LANES`] blocks, of one group each, of twice as many outputs, if there is a way that is better than to join
+    /// those of eight.
+    ///
+    /// # Safety
+    /// There are such blocks, and the caller is compiled for AVX-512 with BW and DQ.
+    #[inline(always)]
+    unsafe fn wide_params(_blocks: &[[*const u8; LANES]; 2], _to: &mut WideParams) -> bool {
+        false
+    }
 }
 
 /// Declares types of blocks: codes, bytes, group and largest code, vectors and sheaves of a piece, then how codes and
-/// parameters of a block are found.
+/// parameters of a block are found, and perhaps those of more outputs.
 macro_rules! blocks {
     ($($(#[$doc:meta])* $name:ident: $codes:literal codes in $bytes:literal bytes, groups of $group:literal up to $largest:literal,
         pieces of $v:literal vectors, $n:literal sheaves,
         |$rows:ident, $block:ident, $piece:ident| $load:expr,
-        |$blocks:ident, $first:ident, $count:ident| $params:expr;)+) => {$(
+        |$blocks:ident, $first:ident, $count:ident| $params:expr $(, |$both:ident, $to:ident| $wide:expr)?;)+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub(in super::super) struct $name;
@@ -68,6 +78,15 @@ macro_rules! blocks {
                 // SAFETY: the caller's promises.
                 unsafe { $params }
             }
+
+            $(
+                #[inline(always)]
+                unsafe fn wide_params($both: &[[*const u8; LANES]; 2], $to: &mut WideParams) -> bool {
+                    // SAFETY: the caller's promises.
+                    unsafe { $wide };
+                    true
+                }
+            )?
         }
     )+};
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::super::codes::Codes;
-use super::super::stored::{LANES, Params, Stored};
+use super::super::stored::{LANES, Params, Stored, WideParams};
 use super::block::Block;
 
 /// A matrix of blocks, row after row.
@@ -75,11 +75,40 @@ unsafe impl<B: Block<V, N>, const V: usize, const N: usize> Stored<V, N> for Blo
     #[inline(always)]
     unsafe fn params(&self, rows: &[*const u8; LANES], first: usize, count: usize) -> Params {
         let groups = B::CODES / B::GROUP;
-        let mut blocks = *rows; // Adapters of arrays stay calls in code with instructions of its own.
-        for block in &mut blocks {
-            *block = block.wrapping_add(first / groups * B::BYTES);
-        }
+        let mut blocks = *rows;
+        behind(&mut blocks, first / groups * B::BYTES);
         // SAFETY: the caller's promises.
         unsafe { B::params(&blocks, first % groups, count) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    #[inline]
+    unsafe fn wide_params(
+        &self,
+        rows: &[[*const u8; LANES]; 2],
+        first: usize,
+        count: usize,
+        to: &mut WideParams,
+    ) {
+        let mut blocks = *rows;
+        for eight in &mut blocks {
+            behind(eight, first * B::GROUP / B::CODES * B::BYTES);
+        }
+        // SAFETY: the caller's promises.
+        unsafe {
+            if count < LANES || !B::wide_params(&blocks, to) {
+                let [these, those] = rows;
+                let these = self.params(these, first, count);
+                to.join(&these, &self.params(those, first, count));
+            }
+        }
+    }
+}
+
+/// As many bytes behind each. A loop, since adapters of arrays stay calls in code with instructions of its own.
+#[inline(always)]
+fn behind(places: &mut [*const u8; LANES], bytes: usize) {
+    for place in places {
+        *place = place.wrapping_add(bytes);
     }
 }

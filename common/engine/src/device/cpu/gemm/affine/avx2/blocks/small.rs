@@ -3,19 +3,22 @@
 use std::arch::x86_64::*;
 
 use super::super::codes::Codes;
+use super::super::lanes::transposed_words;
 use super::super::narrow::{TWICE_AND_12, UNEVEN_AND_128, half_powers};
-use super::super::stored::{LANES, Params, centred};
+use super::super::stored::{LANES, Params, WideParams, centred};
 use super::block::{Block, blocks};
 
 blocks! {
     /// A scale, then halves.
     Q4_0: 32 codes in 18 bytes, groups of 32 up to 15, pieces of 1 vectors, 1 sheaves,
         |rows, block, _piece| [C::halves(rows, block + 2)],
-        |blocks, _first, count| one_scale(blocks, 18, count, -8.0);
+        |blocks, _first, count| one_scale(blocks, 18, count, -8.0),
+        |both, to| beginnings::<18>(both, Some(-8.0), to);
     /// A scale and a minimum, then halves.
     Q4_1: 32 codes in 20 bytes, groups of 32 up to 15, pieces of 1 vectors, 1 sheaves,
         |rows, block, _piece| [C::halves(rows, block + 4)],
-        |blocks, _first, count| scale_and_minimum(blocks, 20, count);
+        |blocks, _first, count| scale_and_minimum(blocks, 20, count),
+        |both, to| beginnings::<20>(both, None, to);
     /// A scale, 32 fifth bits, then halves.
     Q5_0: 32 codes in 22 bytes, groups of 32 up to 31, pieces of 1 vectors, 1 sheaves,
         |rows, block, _piece| [C::halves(rows, block + 6).or_where_set(rows, block + 2, 16)],
@@ -31,7 +34,8 @@ blocks! {
     /// A scale, then halves, which are places in a table.
     Iq4Nl: 32 codes in 18 bytes, groups of 32 up to 255, pieces of 1 vectors, 1 sheaves,
         |rows, block, _piece| [C::halves(rows, block + 2).looked_up(&UNEVEN_AND_128)],
-        |blocks, _first, count| one_scale(blocks, 18, count, -128.0);
+        |blocks, _first, count| one_scale(blocks, 18, count, -128.0),
+        |both, to| beginnings::<18>(both, Some(-128.0), to);
     /// A scale that is a power of two, then halves, which are numbers of their own.
     Mxfp4: 32 codes in 17 bytes, groups of 32 up to 24, pieces of 1 vectors, 1 sheaves,
         |rows, block, _piece| [C::halves(rows, block + 1).looked_up(&TWICE_AND_12)],
@@ -76,6 +80,57 @@ unsafe fn per_block(count: usize, block: impl Fn(usize) -> (__m256, __m256)) -> 
         (params.scales[at], params.biases[at]) = block(at);
     }
     params
+}
+
+/// Scales, and biases that are `centre` times these or else the numbers behind them, of eight blocks of `BYTES`, which follow
+/// each other, of each of 16 outputs: those of four blocks are in one vector of bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[inline]
+unsafe fn beginnings<const BYTES: usize>(
+    [these, those]: &[[*const u8; LANES]; 2],
+    centre: Option<f32>,
+    to: &mut WideParams,
+) {
+    const { assert!(3 * BYTES + 4 <= 64 && 64 <= 4 * BYTES, "whole vectors of blocks") };
+    /// Where the words are that blocks begin with, in two vectors, then those behind them.
+    const fn places(bytes: usize) -> [u16; 32] {
+        let mut places = [0; 32];
+        let mut at = 0;
+        while at < LANES {
+            places[at] = (at / 4 * 32 + at % 4 * bytes / 2) as u16;
+            places[LANES + at] = places[at] + 1;
+            at += 1;
+        }
+        places
+    }
+    // SAFETY: a whole vector.
+    let places = unsafe { _mm512_loadu_si512(const { &places(BYTES) }.as_ptr().cast()) };
+    let words = |block: *const u8| {
+        // SAFETY: bytes of the eight blocks that there are.
+        unsafe {
+            let first = _mm512_loadu_si512(block.cast());
+            let last = _mm512_loadu_si512(block.wrapping_add(4 * BYTES).cast());
+            _mm512_castsi512_si256(_mm512_permutex2var_epi16(first, places, last))
+        }
+    };
+    let zero = [_mm256_setzero_si256(); LANES];
+    let (mut scales, mut behind) = (zero, zero);
+    for lane in 0..LANES {
+        let (first, last) = (words(these[lane]), words(those[lane]));
+        scales[lane] = _mm256_permute2x128_si256::<0x20>(first, last);
+        behind[lane] = _mm256_permute2x128_si256::<0x31>(first, last);
+    }
+    let scales = transposed_words(scales);
+    let biases = if centre.is_none() { transposed_words(behind) } else { zero };
+    for group in 0..LANES {
+        let scale = _mm512_cvtph_ps(scales[group]);
+        let bias = match centre {
+            Some(centre) => _mm512_mul_ps(_mm512_set1_ps(centre), scale),
+            None => _mm512_cvtph_ps(biases[group]),
+        };
+        to.scales[group].write(_mm512_castps_si512(scale));
+        to.biases[group].write(_mm512_castps_si512(bias));
+    }
 }
 
 /// The two numbers of 16 bits `at` bytes behind the beginnings of eight outputs' blocks.
