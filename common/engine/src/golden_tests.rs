@@ -1,6 +1,8 @@
 //! The whole decoder against what Hugging Face transformers says for tiny checkpoints of each family.
 
 mod apr;
+#[cfg(feature = "candle")]
+mod blocks;
 #[path = "../../../tests/golden/names.rs"]
 mod found;
 mod gguf;

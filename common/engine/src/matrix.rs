@@ -101,6 +101,12 @@ impl StoredMatrix {
         self.columns
     }
 
+    /// How it is stored.
+    #[cfg(feature = "candle")]
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
     /// The kernel of this processor for products with the matrix.
     pub(crate) fn gemm(&self, tier: Tier, numerics: Numerics, rows: RowClass) -> &'static dyn Gemm {
         choose(tier, self.weight(0..self.rows).encoding(), rows, numerics)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use cake_checkpoint::{AprType, Encoding, KvDtype};
+use cake_checkpoint::{Encoding, KvDtype};
 
 use crate::error::Error;
 
@@ -17,8 +17,8 @@ pub enum DeviceKind {
     /// The processor, by our kernels, on weights as they are stored.
     #[default]
     Cpu,
-    /// The processor, by candle's own operations on weights widened to f32: slow, large and readable, the reference
-    /// that our kernels are tested against. Builds without the feature `candle` only plan for such devices of others.
+    /// The processor, by candle's own operations on weights as they are stored: slow and readable, the reference that our
+    /// kernels are tested against. Builds without the feature `candle` only plan for such devices of others.
     Candle,
     /// The first GPU that CUDA knows, by candle's operations.
     #[cfg(feature = "cuda")]
@@ -111,23 +111,12 @@ impl DeviceKind {
         self == DeviceKind::Cpu
     }
 
-    /// Resident bytes for each thousand stored bytes of matrices in this encoding: mapped weights cost their own bytes, and
-    /// candle's operations have a copy in f32 beside everything.
+    /// Resident bytes for each thousand stored bytes of matrices in this encoding: weights cost their own bytes, mapped or
+    /// with a GPU, where candle leaves room behind blocks.
     pub fn resident_permille(self, encoding: Encoding) -> u32 {
-        let copy = match encoding {
-            Encoding::Float(float) => 4000 / float.bytes(),
-            Encoding::Affine(format) => 32_000usize.div_ceil(format.bits()), // Of the codes.
-            Encoding::Ggml(kind) => (4000 * kind.block()).div_ceil(kind.block_bytes()),
-            Encoding::Apr(AprType::Q8) => 4000, // Of the codes.
-            Encoding::Apr(AprType::Q4) => (4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES),
-            Encoding::Fp8(_) => 4000, // Of the numbers,
-            Encoding::Fp4(_) => 8000, // and of pairs of them,
-            Encoding::Bnb(_) => 8000, // or of pairs of codes.
-            Encoding::Integer(format) => 32_000 / format.bits(), // Of the codes.
-        };
-        match self {
-            DeviceKind::Cpu => 1000,
-            _ => 1000 + copy as u32, // No more than 16000 of a copy.
+        match (self.memory(), encoding) {
+            (DeviceMemory::Own, Encoding::Ggml(_)) => 1005, // 512 weights of at least 100,000.
+            _ => 1000,
         }
     }
 }
@@ -143,6 +132,8 @@ pub enum Numerics {
     /// rounded to bf16 instead. With bf16 weights, rows of a prompt are rounded where the processor
     /// multiplies pairs of bf16: to bf16 in the MLP, off by one part in 2^8 at most, and to the sum of
     /// two in attention, off by one in 2^17, as are generated rows on processors with tile registers.
+    ///
+    /// Candle's operations round activations beside GGUF's blocks to 8 bits, in groups of 32 or 256, and nothing else.
     #[default]
     Fast,
     /// As [`Numerics::Fast`], but in MLPs, beside weights whose codes are below 64 as kernels take them, activations are

@@ -414,10 +414,8 @@ mod tests {
         let config = config();
         let held = |device, layer: &LayerSpec| held_bytes(device, layer, BF16);
         let layer = &config.layers[0];
-        assert_eq!(held(CPU, layer), BYTES);
-        let copied = 2 * (BYTES - 2 * 2 * 256); // In f32, of all but the norms.
-        assert_eq!(held(DeviceKind::Candle, layer), BYTES + copied);
         for device in DeviceKind::on_processor() {
+            assert_eq!(held(device, layer), BYTES, "{device:?}");
             for max_bytes in [u64::MAX, 2 * BYTES] {
                 let probe = probe_layer(device, &config, BF16, 1, max_bytes, 2).unwrap();
                 assert_eq!(probe.bytes, BYTES, "{device:?}");
@@ -426,8 +424,6 @@ mod tests {
                 assert!(head.decode > Duration::ZERO, "{device:?}");
             }
         }
-        let narrow = narrowed(layer, |layer| held(DeviceKind::Candle, layer), 2 * BYTES).unwrap();
-        assert!(layer_bytes(&narrow, BF16) < BYTES, "the copies do not fit beside all of it");
     }
 
     #[test]

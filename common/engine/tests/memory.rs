@@ -5,13 +5,19 @@
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 mod counted;
+#[path = "../../../tests/golden/names.rs"]
+mod found;
 mod made;
 
-use std::path::PathBuf;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
-use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, KvDtype, ModelSpec};
+use cake_checkpoint::{
+    Affine, Checkpoint, Encoding, FloatType, GgmlType, KvDtype, MappedTensor, ModelSpec,
+};
 use cake_engine::{
-    Batch, BatchItem, DeviceKind, EngineOptions, Numerics, Reuse, StateSlots, scratch_bytes,
+    Batch, BatchItem, DeviceKind, EngineOptions, Numerics, Reuse, StateSlots, copied_bytes,
+    scratch_bytes,
 };
 
 use counted::Count;
@@ -37,6 +43,10 @@ const STEPS: [(usize, Layout, usize); 6] = [
 const MANY: usize = 512;
 /// The most rows of a step on candle, which computes for each sequence apart.
 const MANY_ON_CANDLE: usize = 128;
+/// Of a tiny model on candle what is held for each tensor, however small: what says where it lies, and norms and biases in f32.
+const TENSOR_BYTES: u64 = 1 << 10;
+/// What may be resident of a layer beside its bytes, as a divisor of these: a twentieth.
+const BESIDE: u64 = 20;
 /// The most that may be planned for each byte that a step of many rows takes, what threads keep aside: plans count
 /// processors with other kernels, too, and experts that all rows go to.
 const MOST: f64 = 4.0;
@@ -138,9 +148,17 @@ fn step(made: &Made, batch: &Batch, options: &EngineOptions) -> Count {
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
+/// Where golden checkpoints lie.
+fn directory(kind: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(kind)
+}
+
 /// A golden checkpoint.
 fn golden(name: &str) -> Made {
-    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
+    opened(&directory("golden").join(name))
+}
+
+fn opened(directory: &Path) -> Made {
     let checkpoint = Checkpoint::open(directory.to_str().unwrap()).unwrap();
     let tensors = checkpoint.tensors.iter();
     let tensors = tensors.map(|it| (it.name.clone(), checkpoint.map(it).unwrap())).collect();
@@ -174,6 +192,7 @@ fn check(
 
 #[test]
 fn a_step_takes_what_is_planned() {
+    let _alone = counted::alone();
     for name in GOLDEN {
         check(name, &golden(name), Numerics::Fast, true, THREADS);
         check_on_candle(name, &golden(name));
@@ -228,5 +247,40 @@ fn check_kept_on_candle(name: &str, made: &Made, kv: KvDtype) {
         let planned = scratch_bytes(CANDLE, &made.model, rows, context, THREADS);
         let what = format!("{name} in {kv} on candle, {rows} rows of {layout:?} after {past}");
         assert!(taken <= planned, "{what}: {taken} bytes, {planned} planned");
+    }
+}
+
+#[test]
+fn weights_on_candle_are_resident_as_they_are_stored() {
+    let _alone = counted::alone();
+    let mut encodings = HashSet::new();
+    for kind in ["golden", "golden-gguf"] {
+        for name in found::names(&directory(kind)) {
+            let made = opened(&directory(kind).join(&name));
+            encodings.extend(made.tensors.values().filter_map(MappedTensor::encoding));
+            check_resident(&format!("{kind}/{name}"), &made, TENSOR_BYTES);
+        }
+    }
+    assert!(GgmlType::ALL.into_iter().all(|kind| encodings.contains(&Encoding::Ggml(kind))));
+    for encoding in [BF16, Q4] {
+        check_resident("dense", &Made::new(model(4, 512, None), encoding), 0);
+        check_resident("many experts", &Made::new(model(1, 1024, Some([128, 8, 64])), encoding), 0);
+    }
+}
+
+/// What a stage holds once it is loaded, in a process that has its weights mapped: a twentieth of their bytes at most, and
+/// so many bytes for each tensor.
+fn check_resident(name: &str, made: &Made, tensor_bytes: u64) {
+    let bytes: u64 = made.tensors.values().map(|it| it.bytes().len() as u64).sum();
+    let beside = bytes / BESIDE + made.tensors.len() as u64 * tensor_bytes;
+    for numerics in [Numerics::Exact, Numerics::Fast] {
+        let (device, threads, state_slots) = (CANDLE, THREADS, 2);
+        let options =
+            EngineOptions { device, numerics, threads, state_slots, ..EngineOptions::new(0) };
+        let kept = counted::count(|| made.stage(&options)).kept;
+        let most = copied_bytes(&made.model.layers) + beside;
+        let what = format!("{name} {numerics}: {kept} beside {bytes} bytes, {most} may be");
+        println!("{what}");
+        assert!(kept <= most, "{what}");
     }
 }

@@ -1,9 +1,11 @@
-//! Candle as a device: its own operations on weights widened to f32. On the processor this is slow, large and readable,
-//! the reference that our kernels are tested against (what is recurrent it has no operations for: that is computed as
-//! `recurrent.rs` says it); on a GPU (`cuda`, `metal`) it is the way to compute at all.
+//! Candle as a device: its own operations, on weights that stay as they are stored (`candle/weight.rs`). On the processor
+//! this is slow and readable, the reference that our kernels are tested against (what is recurrent it has no operations
+//! for: that is computed as `recurrent.rs` says it); on a GPU (`cuda`, `metal`) it is the way to compute at all.
 
 mod attention;
+mod blocks;
 mod numbers;
+mod weight;
 
 use std::ops::Range;
 
@@ -11,6 +13,7 @@ use cake_checkpoint::{Activation, ClampedGate, NormKind, RotaryPairs};
 use candle_core::{D, Result, Tensor};
 
 use self::numbers::Numbers;
+use self::weight::Weight;
 use super::recurrent::{Convolution, Recurrence, Recurring, States, softplus_plainly};
 use super::{Attending, Device, DeviceScratch, StoredLinear, StoredNorm, Xielu, candle_scratch};
 use crate::batch::RowKinds;
@@ -21,14 +24,6 @@ use crate::step::Step;
 
 /// One of candle's devices.
 pub(crate) struct Candle(candle_core::Device);
-
-/// The weight of a linear layer.
-pub(crate) struct Weight {
-    /// `[inputs, outputs]`.
-    transposed: Tensor,
-    /// `[outputs]`.
-    bias: Option<Tensor>,
-}
 
 /// A norm.
 pub(crate) struct Norm {
@@ -146,15 +141,11 @@ impl Device for Candle {
     }
 
     fn weight(&self, linear: StoredLinear) -> std::result::Result<Weight, Error> {
-        let StoredLinear { matrix, rows, bias, .. } = linear;
-        let (inputs, outputs) = (matrix.columns(), rows.len());
-        let widened = matrix.decode(rows);
-        let made = || {
-            let transposed = self.matrix(widened, outputs, inputs)?.t()?;
-            let bias = bias.map(|bias| Tensor::from_vec(bias, outputs, &self.0)).transpose()?;
-            Ok(Weight { transposed, bias })
+        let made = match self.0.is_cpu() {
+            true => Weight::mapped(linear, &self.0),
+            false => Weight::brought(linear, &self.0),
         };
-        made().map_err(failed)
+        made.map_err(failed)
     }
 
     fn linear<const N: usize>(
@@ -163,15 +154,8 @@ impl Device for Candle {
         x: &Tensor,
         _: &RowKinds,
     ) -> std::result::Result<[Tensor; N], Error> {
-        let product = |Weight { transposed, bias }: &Weight| {
-            let product = x.matmul(transposed)?;
-            match bias {
-                None => Ok(product),
-                Some(bias) => product.broadcast_add(bias),
-            }
-        };
-        let products =
-            weights.into_iter().map(product).collect::<Result<Vec<_>>>().map_err(failed)?;
+        let products = weights.into_iter().map(|weight| weight.product(x));
+        let products = products.collect::<Result<Vec<_>>>().map_err(failed)?;
         Ok(products.try_into().expect("a product for each weight"))
     }
 

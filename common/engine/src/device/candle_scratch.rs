@@ -6,6 +6,17 @@ use super::{Attending, DeviceScratch};
 /// Bytes of one f32.
 const F32_BYTES: u64 = 4;
 
+/// Numbers of weights that are decoded at once, unless a single row has more: the products with them are large, and both
+/// stay in a cache.
+const STRIP_NUMBERS: usize = 1 << 20;
+/// The most rows of weights that are, which bounds what comes out of them.
+const STRIP_ROWS: usize = 1024;
+
+/// How many rows of so many weights are decoded and multiplied at once.
+pub(super) fn strip_rows(inputs: usize) -> usize {
+    (STRIP_NUMBERS / inputs.max(1)).clamp(1, STRIP_ROWS)
+}
+
 /// What each thread of candle's products keeps on the processor: as much as its second-level cache has, of which none has
 /// more than this. Candle computes on as many threads as the processor has, whatever is asked.
 const THREAD_BYTES: u64 = 4 << 20;
@@ -14,9 +25,14 @@ const THREAD_BYTES: u64 = 4 << 20;
 pub(super) const SCRATCH: DeviceScratch =
     DeviceScratch { product: product_bytes, attention: attention_bytes, thread: |_| THREAD_BYTES };
 
-/// What a product copies of its activations, at most.
+/// What a product takes at most: its activations twice, for each strip the weights, and what comes out of them before it is
+/// in its place.
 fn product_bytes(inputs: u64, rows: u64) -> u64 {
-    inputs.saturating_mul(rows).saturating_mul(F32_BYTES)
+    let width = usize::try_from(inputs).unwrap_or(usize::MAX);
+    let strip = strip_rows(width) as u64;
+    let activations = inputs.saturating_mul(rows).saturating_mul(2);
+    let strip = inputs.saturating_add(rows).saturating_mul(strip);
+    activations.saturating_add(strip).saturating_mul(F32_BYTES)
 }
 
 /// Of rotations and of attention (`attended` in `candle.rs`): keys and values by head, each gathered, widened, repeated and

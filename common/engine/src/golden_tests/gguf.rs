@@ -2,25 +2,31 @@
 
 use cake_checkpoint::Checkpoint;
 
-use super::{LOGIT_TOLERANCE, Model, answers_greedily, directory, found, options};
+use super::{
+    LOGIT_TOLERANCE, Model, answers_greedily, directory, found, largest_difference, options,
+};
 use crate::{DeviceKind, EngineOptions};
 
 /// What the reference answers: transformers, in f32, on the weights as the `gguf` package decodes them.
-struct Expected {
-    prompt_ids: Vec<u32>,
-    greedy_ids: Vec<u32>,
+pub(super) struct Expected {
+    pub(super) prompt_ids: Vec<u32>,
+    pub(super) greedy_ids: Vec<u32>,
     greedy_logprobs: Vec<f32>,
     /// Of the last token of the prompt, `[vocab_size]`.
-    logits: Vec<f32>,
+    pub(super) logits: Vec<f32>,
 }
 
-fn path(name: &str) -> std::path::PathBuf {
+pub(super) fn path(name: &str) -> std::path::PathBuf {
     directory("../golden-gguf").join(name)
 }
 
-fn expected(name: &str) -> Expected {
+pub(super) fn said(name: &str) -> serde_json::Value {
     let json = std::fs::read(path(name).join("expected.json")).unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    serde_json::from_slice(&json).unwrap()
+}
+
+pub(super) fn expected(name: &str) -> Expected {
+    let json = said(name);
     let ids = |key: &str| -> Vec<u32> {
         json[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
     };
@@ -35,14 +41,15 @@ fn expected(name: &str) -> Expected {
     }
 }
 
+pub(super) fn load(name: &str, cuts: &[usize], options: &EngineOptions) -> Model {
+    Model::of(&Checkpoint::open(path(name).to_str().unwrap()).unwrap(), cuts, options)
+}
+
 fn check(name: &str, cuts: &[usize], options: &EngineOptions) {
     let Expected { prompt_ids: ids, greedy_ids, greedy_logprobs, logits: last } = expected(name);
-    let checkpoint = Checkpoint::open(path(name).to_str().unwrap()).unwrap();
-    let mut model = Model::of(&checkpoint, cuts, options);
+    let mut model = load(name, cuts, options);
     let logits = model.logits(0, &ids);
-    let vocab_size = last.len();
-    let found = &logits[logits.len() - vocab_size..];
-    let off = found.iter().zip(&last).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let off = largest_difference(&logits[logits.len() - last.len()..], &last);
     assert!(off <= LOGIT_TOLERANCE, "{name}: logits differ by {off}");
     answers_greedily(name, &mut model, ids, logits, greedy_ids.into_iter().zip(greedy_logprobs));
 }

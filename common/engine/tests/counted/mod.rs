@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 unsafe extern "C" {
     fn __libc_malloc(bytes: usize) -> *mut c_void;
@@ -19,11 +20,20 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 static LARGE_BLOCKS: AtomicUsize = AtomicUsize::new(0);
 
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Waits until no other test of this process holds the same: what one allocates is counted as another's.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What some work took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     /// The most bytes that this process held at any time, beyond those that it held before.
     pub(crate) peak: u64,
+    /// Those of them that its result holds.
+    pub(crate) kept: u64,
     /// How many large blocks were asked for.
     pub(crate) large: usize,
 }
@@ -34,10 +44,10 @@ pub(crate) fn count<R>(work: impl FnOnce() -> R) -> Count {
     MOST.store(held, Ordering::SeqCst);
     LARGE_BLOCKS.store(0, Ordering::SeqCst);
     let result = work();
-    let most = MOST.load(Ordering::SeqCst);
+    let (most, kept) = (MOST.load(Ordering::SeqCst), HELD.load(Ordering::SeqCst));
     let large = LARGE_BLOCKS.load(Ordering::SeqCst);
     drop(result);
-    Count { peak: (most - held) as u64, large }
+    Count { peak: (most - held) as u64, kept: kept.saturating_sub(held) as u64, large }
 }
 
 /// Counts a block that was just taken.
