@@ -66,7 +66,7 @@ done
 # and nothing more is done when all is linked. (A profile for "every package" would hold for procedural macros and
 # build scripts, too, which nobody waits for.) Model checks try orders of a model of memory that is no processor's:
 # elsewhere they find the same, and much sooner. What candle computes is no kernel of ours, and much to build.
-export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=$((2 * $(nproc))) CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 export RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
 kernels='profile.release.package.cake-engine.opt-level=2'
 # One of each type and encoding of weights, and of each kind of operation.

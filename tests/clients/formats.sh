@@ -36,16 +36,18 @@ for model in llama llama-mlx8 llama-sharded llama3-tied mistral phi3 qwen2 qwen2
 done
 venv/bin/python gguf_check.py --golden "$scratch/gguf"
 
+# Each program is told of all at once: to start takes it longer than a model does.
+checks=() answers=()
 for model in llama llama3-tied qwen2 qwen3 qwen3-moe gemma3 phi3; do
   for encode in as-stored q4 q8; do
     convert "../golden/$model" --to mlx --encode "$encode" --out "$scratch/$model-$encode"
-    venv/bin/python mlx_check.py "$scratch/$model-$encode" "../golden/$model"
-    venv/bin/python mlx_answers.py "$scratch/$model-$encode" "../golden/$model" "$encode"
+    checks+=("$scratch/$model-$encode" "../golden/$model")
+    answers+=("$scratch/$model-$encode" "../golden/$model" "$encode")
   done
 done
 for model in llama-mlx8 qwen2-mlx4 qwen3-moe-mlx4; do
   convert "../golden/$model" --to mlx --out "$scratch/$model-mlx"
-  venv/bin/python mlx_answers.py "$scratch/$model-mlx" "../golden/$model"
+  answers+=("$scratch/$model-mlx" "../golden/$model" as-stored)
 done
 # The same models with configurations under the keys of transformers 5 alone, of which mlx-lm knows some for some families.
 for model in llama3-tied gemma3 phi3; do
@@ -62,5 +64,7 @@ with open(sys.argv[1], "w") as file:
     json.dump(config, file)
 END
   convert "$scratch/$model-newer" --to mlx --out "$scratch/$model-older"
-  venv/bin/python mlx_answers.py "$scratch/$model-older" "$scratch/$model-newer"
+  answers+=("$scratch/$model-older" "$scratch/$model-newer" as-stored)
 done
+venv/bin/python mlx_check.py "${checks[@]}"
+venv/bin/python mlx_answers.py "${answers[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Loads what `cake-master convert --to mlx` wrote with MLX, and compares it with the model that it was made of.
 
-    mlx_check.py WRITTEN_DIRECTORY MODEL_DIRECTORY
+    mlx_check.py {WRITTEN_DIRECTORY MODEL_DIRECTORY}...
 
 Plain tensors must be equal. Packed ones are unpacked by MLX; the sum of their squared errors is compared with that of what
 `mlx.core.quantize` makes of the same numbers: over all tensors it must not be larger. The largest errors are shown beside
@@ -48,8 +48,7 @@ def numbers(array):
     return np.array(array.astype(mx.float32), copy=False).astype(np.float64)
 
 
-def main():
-    written, model = sys.argv[1:]
+def is_wrong(written, model):
     ours, before = load(written), stacked(load(model))
     with open(os.path.join(written, "config.json")) as file:
         said = json.load(file).get("quantization", {})
@@ -84,8 +83,15 @@ def main():
             print(f"{what} error of {packed} packed tensors: {mine:.6g}, MLX's own {other:.6g}")
             most = other if what != "largest" or bits == {8} else 1.5 * other
             bad += int(mine > most)
-    print(f"{len(before)} tensors, {bad} of them wrong" if bad else f"all {len(before)} tensors are what they were")
-    sys.exit(1 if bad else 0)
+    told = f"{len(before)} tensors, {bad} of them wrong" if bad else f"all {len(before)} tensors are what they were"
+    print(f"{written}: {told}")
+    return bad > 0
+
+
+def main():
+    words = sys.argv[1:]
+    wrong = [is_wrong(*pair) for pair in zip(words[::2], words[1::2], strict=True)]
+    sys.exit(1 if any(wrong) or not wrong else 0)
 
 
 if __name__ == "__main__":

@@ -208,15 +208,15 @@ fn a_step_takes_what_is_planned() {
     check_on_candle("wide experts", &Made::new(model(2, 256, Some([4, 1, 1024])), BF16));
     check_on_candle("many experts", &Made::new(model(1, 1024, Some([128, 8, 64])), BF16));
     for encoding in [BF16, Q4] {
-        let [two, six] = [2, 6].map(|layers| Made::new(model(layers, 512, None), encoding));
-        let wide = Made::new(model(6, 256, Some([4, 1, 1024])), encoding);
+        let [two, three] = [2, 3].map(|layers| Made::new(model(layers, 512, None), encoding));
+        let wide = Made::new(model(3, 256, Some([4, 1, 1024])), encoding);
         let many = Made::new(model(1, 1024, Some([128, 8, 64])), encoding);
         let all_to_one = Made::new(model(2, 256, Some([1, 1, 1024])), encoding);
         for numerics in [Numerics::Fast, Numerics::Exact] {
             let dense =
                 |made, threads| check(&format!("dense {encoding}"), made, numerics, false, threads);
             // A thread that had nothing to do yet, as others were faster, takes its own blocks later, once.
-            let (of_one, of_several) = (dense(&six, 1), dense(&six, THREADS));
+            let (of_one, of_several) = (dense(&three, 1), dense(&three, THREADS));
             assert_eq!(of_one, dense(&two, 1), "a layer's blocks are those of the layer before");
             for (of_one, of_several) in of_one.into_iter().zip(of_several) {
                 assert!(

@@ -39,6 +39,14 @@ pub const BYTES_PER_BYTE: usize = 256;
 
 /// All of them.
 pub const TARGETS: &[Target] = &[
+    // What is asked of the process that renders, and the longest text in some copies. It takes longest, and the others are
+    // tried meanwhile.
+    Target {
+        name: "template",
+        run: |bytes| cake_master::text::hostile::template(&programs().master, bytes),
+        seeds: templates,
+        most_bytes: 8 << 20,
+    },
     Target { name: "header", run: header, seeds: headers, most_bytes: 64 << 10 },
     // A configuration may have thousands of layers, as below.
     Target { name: "apr", run: apr::run, seeds: apr::seeds, most_bytes: 8 << 20 },
@@ -110,13 +118,6 @@ pub const TARGETS: &[Target] = &[
         run: requests::stop_strings,
         seeds: requests::stops,
         most_bytes: 64 << 10,
-    },
-    // What is asked of the process that renders, and the longest text in some copies.
-    Target {
-        name: "template",
-        run: |bytes| cake_master::text::hostile::template(&programs().master, bytes),
-        seeds: templates,
-        most_bytes: 8 << 20,
     },
 ];
 
