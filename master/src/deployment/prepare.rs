@@ -86,13 +86,19 @@ pub(crate) async fn prepare(
             room: Room { account: &account, whole: false },
             observer: &*observer,
         };
-        let chosen = match with.plan(&members, &request, promise).await {
-            Err(Error::Plan(refusal)) if matches!(refusal, Refusal::DoesNotFit { .. }) => {
-                probing = Probing::Strangers; // Nobody is timed twice for one plan.
+        let planned = match with.plan(&members, &request, promise).await {
+            Err(Error::Plan(refusal)) if account.has_others() => {
                 // Narrower weights are for devices that are small, not for those where somebody else will leave.
-                if account.has_others() && with.fits_alone(&members, &request, promise).await? {
+                if with.fits_alone(&members, &request, promise).await? {
                     return Err(Error::Crowded(refusal));
                 }
+                Err(Error::Plan(refusal))
+            }
+            planned => planned,
+        };
+        let chosen = match planned {
+            Err(Error::Plan(refusal)) if matches!(refusal, Refusal::DoesNotFit { .. }) => {
+                probing = Probing::Strangers; // Nobody is timed twice for one plan.
                 if slices == WHOLE || request.slices.is_some() {
                     refused = Some(refusal); // Else it is said of the layers that people know.
                 }

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::together::{CHUNK, needs, offering};
 
-pub const LIMIT: Duration = Duration::from_secs(60);
-pub const COMPLETIONS: &str = "/v1/completions";
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const COMPLETIONS: &str = "/v1/completions";
 /// Of two models of five layers each.
-pub const PLACE: [(&str, usize, usize); 3] = [("a", 0, 2), ("b", 2, 4), ("c", 4, 5)];
+pub(crate) const PLACE: [(&str, usize, usize); 3] = [("a", 0, 2), ("b", 2, 4), ("c", 4, 5)];
 const TOKENS: usize = 12;
 
 /// A greedy completion of this model's recorded prompt.
-pub fn ask(golden: &Golden, name: &str) -> Value {
+pub(crate) fn ask(golden: &Golden, name: &str) -> Value {
     json!({
         "model": name, "prompt": golden.prompt_ids, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": true,
         "logprobs": 0,
@@ -27,7 +27,7 @@ pub fn ask(golden: &Golden, name: &str) -> Value {
 }
 
 /// Text and log-probabilities, to the bit.
-pub fn said(server: &Server, golden: &Golden, name: &str) -> (Value, Value) {
+pub(crate) fn said(server: &Server, golden: &Golden, name: &str) -> (Value, Value) {
     let body = server.post(COMPLETIONS, &ask(golden, name)).good();
     assert_eq!(body["model"], name);
     let choice = &body["choices"][0];
@@ -35,20 +35,20 @@ pub fn said(server: &Server, golden: &Golden, name: &str) -> (Value, Value) {
 }
 
 /// What a server of this model alone says.
-pub fn alone(golden: &Golden, name: &str) -> (Value, Value) {
+pub(crate) fn alone(golden: &Golden, name: &str) -> (Value, Value) {
     let server = Server::start(&Master::alone(), &golden.path, &["--numerics", "exact"]);
     said(&server, golden, name)
 }
 
 /// The models that are loaded, as Ollama's API has it.
-pub fn running(server: &Server) -> Vec<String> {
+pub(crate) fn running(server: &Server) -> Vec<String> {
     let body = server.get("/api/ps").good();
     let models = body["models"].as_array().expect("a list").iter();
     models.map(|model| model["name"].as_str().expect("a name").to_owned()).collect()
 }
 
 /// A copy of a model's files.
-pub fn copy(model: &Path, target: &Path) {
+pub(crate) fn copy(model: &Path, target: &Path) {
     std::fs::create_dir_all(target).expect("it can be made");
     for entry in std::fs::read_dir(model).expect("it is there").flatten() {
         std::fs::copy(entry.path(), target.join(entry.file_name())).expect("it can be copied");
@@ -157,11 +157,10 @@ fn whoever_leaves_while_waiting_changes_nothing() {
     let worker = offering("a", memory.into_iter().fold(0, u64::max));
     let server = Server::of_several(&Master::over([&worker]), &[&demo, &llama.path], &CHUNK);
     let long = json!({
-        "model": "demo-model", "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true, "n": 4,
+        "model": "demo-model", "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true, "n": 8,
     });
     let mut events = server.stream(COMPLETIONS, &long);
     events.next().expect("it has begun");
-    worker.signal(Signal::STOP); // So that the answer does not end meanwhile.
     let body = ask(&llama, "llama").to_string();
     let host = server.url.strip_prefix("http://").expect("a URL");
     let head =
@@ -169,6 +168,7 @@ fn whoever_leaves_while_waiting_changes_nothing() {
     let mut leaves = TcpStream::connect(host).expect("it listens");
     write!(leaves, "{head}\r\n\r\n{body}").expect("sent");
     until("the model to be withdrawn", LIMIT, || running(&server).is_empty());
+    worker.signal(Signal::STOP); // So that the answer does not end meanwhile.
     drop(leaves);
     until("the model to be given again", LIMIT, || running(&server) == ["demo-model:latest"]);
     worker.signal(Signal::CONT);

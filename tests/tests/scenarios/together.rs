@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use crate::models::{COMPLETIONS, LIMIT, PLACE, alone, ask, copy, running, said};
 
 /// So that a plan cannot do with less by reading prompts in shorter pieces.
-pub const CHUNK: [&str; 2] = ["--chunk", "32"];
+pub(crate) const CHUNK: [&str; 2] = ["--chunk", "32"];
 
 /// Bytes that each of these workers must offer for this model, with these arguments of the plan, and what of them its
 /// process takes whatever it holds.
-pub fn needs(model: &Path, workers: &[&str], args: &[&str]) -> (u64, u64) {
+pub(crate) fn needs(model: &Path, workers: &[&str], args: &[&str]) -> (u64, u64) {
     let roomy = |name: &&str| {
         TestWorker::start(name, WorkerOptions { memory: 64 << 30, ..WorkerOptions::default() })
     };
@@ -32,7 +32,7 @@ pub fn needs(model: &Path, workers: &[&str], args: &[&str]) -> (u64, u64) {
 }
 
 /// A worker that offers so many bytes.
-pub fn offering(name: &str, memory: u64) -> TestWorker {
+pub(crate) fn offering(name: &str, memory: u64) -> TestWorker {
     TestWorker::start(name, WorkerOptions { memory, ..WorkerOptions::default() })
 }
 
