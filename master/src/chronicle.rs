@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 const KEPT: usize = 1024;
 /// How many of them pages show.
 const SHOWN: usize = 20;
+/// How long after one model another one may find out the same (milliseconds).
+const SAME_MS: u64 = 10_000;
 /// Longest sentence kept (bytes): what others said may be in it.
 const LONGEST: usize = 2048;
 
@@ -82,6 +84,24 @@ impl Chronicle {
         }
     }
 
+    /// The same of what each model finds out by itself, unless it is the last that was said of its subject, which is the first
+    /// word, and was said a moment ago.
+    pub fn add_once(&self, kind: Kind, words: String) {
+        let subject = |words: &str| words.split(' ').next().map(str::to_owned);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let lately = (since.as_millis() as u64).saturating_sub(SAME_MS);
+        let is_told = {
+            let kept = self.kept();
+            let last = kept.entries.iter().rev().take_while(|entry| entry.at_ms >= lately);
+            let mut of_it =
+                last.filter(|it| it.kind == kind && subject(&it.words) == subject(&words));
+            of_it.next().is_some_and(|entry| entry.words == words)
+        };
+        if !is_told {
+            self.add(kind, words);
+        }
+    }
+
     /// What happened after the entry of this number, 0 for all that is kept.
     pub fn after(&self, number: u64) -> Vec<Entry> {
         let kept = self.kept();
@@ -111,6 +131,17 @@ impl Chronicle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_two_models_find_out_is_said_once_and_what_happens_again_is_said_again() {
+        let chronicle = Chronicle::default();
+        let words = ["kitchen is gone", "attic is gone", "kitchen is gone", "kitchen is there"];
+        for said in [&words[..], &["kitchen is gone"]].concat() {
+            chronicle.add_once(Kind::Worker, said.to_owned());
+        }
+        let said: Vec<String> = chronicle.after(0).into_iter().map(|entry| entry.words).collect();
+        assert_eq!(said, [words[0], words[1], words[3], words[0]]);
+    }
 
     #[test]
     fn the_latest_are_kept_and_numbers_go_on() {

@@ -16,6 +16,7 @@
 
 pub mod api;
 mod aside;
+pub mod board;
 pub mod chronicle;
 pub mod chunk;
 pub mod cli;

@@ -61,6 +61,8 @@ pub struct Membership {
     pub news: Arc<Notify>,
     /// Ids of workers that are to have no layers, as their owner says, for as long as this process lives.
     draining: Arc<Mutex<BTreeSet<String>>>,
+    /// Leases that this process has of workers, by their ids, the latest last.
+    leases: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
 }
 
 impl Membership {
@@ -99,6 +101,7 @@ impl Membership {
             sightings,
             news,
             draining: Arc::default(),
+            leases: Arc::default(),
         };
         tokio::spawn(follow(
             Arc::downgrade(&membership.news),
@@ -185,6 +188,29 @@ impl Membership {
     /// Whether the worker of this id is to have no layers.
     pub fn is_draining(&self, worker_id: &str) -> bool {
         self.draining.lock().unwrap_or_else(PoisonError::into_inner).contains(worker_id)
+    }
+
+    /// A lease that this process has of the worker of this id, for whoever wants another one beside it; empty if it has none.
+    pub(crate) fn lease_of(&self, worker_id: &str) -> String {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.get(worker_id).and_then(|all| all.last()).cloned().unwrap_or_default()
+    }
+
+    /// The worker of this id has granted this lease.
+    pub(crate) fn note_lease(&self, worker_id: &str, lease: &str) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.entry(worker_id.to_owned()).or_default().push(lease.to_owned());
+    }
+
+    /// That lease has ended.
+    pub(crate) fn forget_lease(&self, worker_id: &str, lease: &str) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(all) = leases.get_mut(worker_id) {
+            all.retain(|one| one != lease);
+            if all.is_empty() {
+                leases.remove(worker_id);
+            }
+        }
     }
 
     /// What its owner calls the worker of this id, if they named it.
@@ -277,5 +303,28 @@ async fn renew(
 impl std::fmt::Debug for Membership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.security.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_lease_that_lives_is_shown_for_another_one() {
+        let membership = Membership::default();
+        assert_eq!(membership.lease_of("a"), "");
+        membership.note_lease("a", "one");
+        membership.clone().note_lease("a", "two");
+        membership.note_lease("b", "three");
+        assert_eq!(membership.lease_of("a"), "two");
+        membership.forget_lease("a", "two");
+        membership.forget_lease("a", "three");
+        assert_eq!(
+            (membership.lease_of("a"), membership.lease_of("b")),
+            ("one".into(), "three".into())
+        );
+        membership.forget_lease("a", "one");
+        assert_eq!(membership.lease_of("a"), "");
     }
 }

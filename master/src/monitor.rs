@@ -1,4 +1,4 @@
-//! What the cluster of a service is doing, for people who watch it: who holds what, and how far it is.
+//! What the cluster does for one model of a service, for people who watch it: who holds what, and how far it is.
 //!
 //! ```text
 //! planning ──▶ pushing ──▶ loading ──▶ ready ──▶ recovering ──▶ broken
@@ -20,7 +20,6 @@ use crate::metrics::{Metrics, Recent};
 use crate::pipeline::{self, StageInfo};
 use crate::planner::StageMemory;
 use crate::present::{Duty, Present, changes};
-use crate::running::Running;
 use crate::wonder::Questions;
 
 /// How far a service is.
@@ -123,15 +122,13 @@ impl Push {
     }
 }
 
-/// Watches a service come up and run.
+/// Watches a model come up and run.
 #[derive(Debug)]
 pub struct Monitor {
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// What happened lately.
     pub chronicle: Arc<Chronicle>,
-    /// The requests that are computed.
-    pub running: Arc<Running>,
     /// What people want to know of plans.
     pub(crate) questions: Questions,
     state: Mutex<State>,
@@ -215,21 +212,17 @@ pub struct DeviceNow {
 }
 
 impl Monitor {
-    /// Of a service that serves a model by this name; nothing is planned yet.
-    pub fn new(model: &str) -> Self {
+    /// Of a model of this name, of which nothing is planned yet.
+    pub fn new(model: &str, metrics: Metrics, chronicle: Arc<Chronicle>) -> Self {
         let state = State::new(model, Phase::Planning, None);
-        Self {
-            metrics: Arc::default(),
-            chronicle: Arc::default(),
-            running: Arc::default(),
-            questions: Questions::default(),
-            state: Mutex::new(state),
-        }
+        let metrics = Arc::new(metrics);
+        Self { metrics, chronicle, questions: Questions::default(), state: Mutex::new(state) }
     }
 
-    /// The model of this name is about to be loaded in the place of whatever was.
-    pub fn begins(&self, model: &str) {
-        *self.state() = State::new(model, Phase::Planning, Some(format!("loading {model}")));
+    /// It is about to be loaded.
+    pub fn begins(&self) {
+        let model = self.model();
+        *self.state() = State::new(&model, Phase::Planning, Some(format!("loading {model}")));
     }
 
     /// No model is loaded, for this reason if there is one beside that nobody asked.
@@ -239,7 +232,7 @@ impl Monitor {
         *self.state() = State::new("", Phase::Idle, Some(reason));
     }
 
-    /// The model that is loaded, or being loaded; empty if there is none.
+    /// The model's name for clients; empty if there is none.
     pub fn model(&self) -> String {
         self.state().model.clone()
     }
@@ -264,7 +257,9 @@ impl Monitor {
 
     /// Notes who came and who went between two looks.
     fn note_changes(&self, before: &[Present], now: &[Present]) {
-        changes(before, now).into_iter().for_each(|words| self.chronicle.add(Kind::Worker, words));
+        changes(before, now)
+            .into_iter()
+            .for_each(|words| self.chronicle.add_once(Kind::Worker, words));
     }
 
     /// These workers get no layers for now.
@@ -346,7 +341,7 @@ impl Monitor {
         state.planned.devices.iter_mut().for_each(|device| device.state = device_state);
     }
 
-    /// How far the service is, and why it is not further.
+    /// How far it is, and why it is not further.
     pub fn phase(&self) -> (Phase, Option<String>) {
         let state = self.state();
         (state.phase, state.reason.clone())

@@ -61,7 +61,7 @@ pub struct Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// It waits for room.
+    /// It waits for room, or for its model.
     Waiting,
     /// Its prompt is read.
     Reading,

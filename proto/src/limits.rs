@@ -18,6 +18,8 @@ pub const HIDDEN_SIZE: usize = 1 << 16;
 pub const STAGES: usize = 256;
 /// Most devices that a worker describes: more than any machine has kinds of.
 pub const DEVICES: usize = 8;
+/// Most leases of a worker that a master has at once, one for each model that it computes with there.
+pub const HOLDS: usize = 16;
 /// Most blobs in one query or load.
 pub const BLOBS: usize = 4096;
 /// Most workers in a list of those that are shut out: a megabyte of it.

@@ -1,4 +1,4 @@
-//! One master at a time: who holds this worker, and the token that proves it.
+//! One master at a time: who holds this worker, and the tokens that prove it, one for each model that it computes with here.
 //!
 //! A lease lives exactly as long as the stream that granted it, so a master that is killed frees
 //! its workers at once and nobody waits for a clock.
@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use cake_identity::random_token;
 use cake_proto::client::LEASE_KEY;
+use cake_proto::limits;
 use tonic::metadata::MetadataMap;
 
 /// Who holds the worker. A handle: clones share one book.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseBook {
-    current: Arc<Mutex<Option<Lease>>>,
+    current: Arc<Mutex<Vec<Lease>>>, // All of one master.
 }
 
 #[derive(Clone, Debug)]
@@ -27,6 +28,15 @@ pub enum Error {
     /// Another master holds it.
     #[error("held by master {holder:?}; one master at a time")]
     Held {
+        /// Name of that master.
+        holder: String,
+    },
+    /// A master has as many as it may have.
+    #[error(
+        "it has granted {} leases to master {holder:?}, as many as there may be",
+        limits::HOLDS
+    )]
+    Many {
         /// Name of that master.
         holder: String,
     },
@@ -46,52 +56,60 @@ impl From<Error> for tonic::Status {
         let message = error.to_string();
         match error {
             Error::Ending { .. } => Self::aborted(message), // Worth another try.
+            Error::Many { .. } => Self::resource_exhausted(message),
             Error::Held { .. } | Error::NoLease => Self::failed_precondition(message),
         }
     }
 }
 
 impl LeaseBook {
-    /// Grants the lease to `master` if nobody has it; it ends when the guard is dropped.
+    /// Grants a lease to `master` if nobody has one, or if it shows one that it has (`beside`); it ends when the guard is
+    /// dropped.
     ///
     /// # Errors
-    /// [`Error::Held`] with the holder's name, or [`Error::Ending`].
-    pub fn acquire(&self, master: &str) -> Result<LeaseGuard, Error> {
+    /// [`Error::Held`] with the holder's name, [`Error::Ending`], or [`Error::Many`].
+    pub fn acquire(&self, master: &str, beside: &str) -> Result<LeaseGuard, Error> {
         let mut current = self.lock();
-        if let Some(lease) = &*current {
-            let holder = lease.master.clone();
-            return Err(if lease.ending {
-                Error::Ending { holder }
-            } else {
-                Error::Held { holder }
-            });
+        // What is being put away takes memory until it is gone.
+        if let Some(Lease { master, .. }) = current.iter().find(|lease| lease.ending) {
+            return Err(Error::Ending { holder: master.clone() });
+        }
+        if let Some(Lease { master, .. }) = current.first() {
+            let holder = master.clone();
+            if !current.iter().any(|lease| lease.token == beside) {
+                return Err(Error::Held { holder });
+            }
+            if current.len() >= limits::HOLDS {
+                return Err(Error::Many { holder });
+            }
         }
         let token = random_token();
-        *current = Some(Lease { token: token.clone(), master: master.to_owned(), ending: false });
+        current.push(Lease { token: token.clone(), master: master.to_owned(), ending: false });
         Ok(LeaseGuard { book: self.clone(), token })
     }
 
     /// Name of the master that holds the worker.
     pub fn holder(&self) -> Option<String> {
-        self.lock().as_ref().map(|lease| lease.master.clone())
+        self.lock().first().map(|lease| lease.master.clone())
     }
 
-    /// Lets a call through if its metadata carry the current lease.
+    /// Lets a call through if its metadata carry a lease that has not ended; returns that.
     ///
     /// # Errors
     /// [`Error::Held`] or [`Error::NoLease`].
-    pub fn check(&self, metadata: &MetadataMap) -> Result<(), Error> {
+    pub fn check(&self, metadata: &MetadataMap) -> Result<String, Error> {
         let given = metadata.get(LEASE_KEY).and_then(|value| value.to_str().ok());
-        match &*self.lock() {
-            None => Err(Error::NoLease),
-            Some(lease) if lease.ending => Err(Error::NoLease),
-            Some(lease) if given == Some(lease.token.as_str()) => Ok(()),
-            Some(lease) => Err(Error::Held { holder: lease.master.clone() }),
-        }
+        let current = self.lock();
+        let mut live = current.iter().filter(|lease| !lease.ending).peekable();
+        let Some(holder) = live.peek().map(|lease| lease.master.clone()) else {
+            return Err(Error::NoLease);
+        };
+        let theirs = live.find(|lease| given == Some(lease.token.as_str()));
+        theirs.map(|lease| lease.token.clone()).ok_or(Error::Held { holder })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Lease>> {
-        // Every critical section is a plain assignment: a poisoned lock still holds a whole value.
+    fn lock(&self) -> MutexGuard<'_, Vec<Lease>> {
+        // Every change leaves it whole: a poisoned lock still holds a whole value.
         self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -106,9 +124,9 @@ pub struct LeaseGuard {
 impl LeaseGuard {
     /// The master has gone: its calls count no more, but nobody else comes in before the drop.
     pub fn end(&self) {
-        if let Some(lease) = self.book.lock().as_mut().filter(|lease| lease.token == self.token) {
-            lease.ending = true;
-        }
+        let mut current = self.book.lock();
+        let own = current.iter_mut().filter(|lease| lease.token == self.token);
+        own.for_each(|lease| lease.ending = true);
     }
 
     /// The token that the holder's calls carry.
@@ -119,10 +137,7 @@ impl LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        let mut current = self.book.lock();
-        if current.as_ref().is_some_and(|lease| lease.token == self.token) {
-            *current = None;
-        }
+        self.book.lock().retain(|lease| lease.token != self.token);
     }
 }
 
@@ -133,21 +148,49 @@ mod tests {
     #[test]
     fn a_second_master_is_refused_with_the_holders_name_until_the_first_leaves() {
         let book = LeaseBook::default();
-        let first = book.acquire("desk").expect("free");
-        let refused = book.acquire("laptop").expect_err("taken");
+        let first = book.acquire("desk", "").expect("free");
+        let refused = book.acquire("laptop", "").expect_err("taken");
         assert_eq!(refused, Error::Held { holder: "desk".into() });
         drop(first);
-        let second = book.acquire("laptop").expect("free again");
+        let second = book.acquire("laptop", "").expect("free again");
         let mut metadata = MetadataMap::new();
         assert_eq!(book.check(&metadata), Err(Error::Held { holder: "laptop".into() }));
         metadata.insert(LEASE_KEY, second.token().parse().expect("ascii"));
-        assert_eq!(book.check(&metadata), Ok(()));
+        assert_eq!(book.check(&metadata).as_deref(), Ok(second.token()));
         second.end();
         assert_eq!(book.check(&metadata), Err(Error::NoLease));
-        let early = book.acquire("desk").expect_err("not put away yet");
+        let early = book.acquire("desk", "").expect_err("not put away yet");
         assert_eq!(early, Error::Ending { holder: "laptop".into() });
         drop(second);
         assert_eq!(book.check(&metadata), Err(Error::NoLease));
-        book.acquire("desk").expect("free");
+        book.acquire("desk", "").expect("free");
+    }
+
+    #[test]
+    fn a_master_has_another_lease_for_one_that_it_shows() {
+        let book = LeaseBook::default();
+        let first = book.acquire("desk", "").expect("free");
+        let held = Err(Error::Held { holder: "desk".into() });
+        assert_eq!(book.acquire("desk", "guessed").map(drop), held);
+        let second = book.acquire("desk", first.token()).expect("it is the same master");
+        assert_ne!(first.token(), second.token());
+        first.end();
+        let ending = Err(Error::Ending { holder: "desk".into() });
+        assert_eq!(
+            book.acquire("desk", second.token()).map(drop),
+            ending,
+            "its memory is not back"
+        );
+        drop(first);
+        let mut metadata = MetadataMap::new();
+        metadata.insert(LEASE_KEY, second.token().parse().expect("ascii"));
+        assert!(book.check(&metadata).is_ok(), "the other lease lives on");
+        let all: Vec<_> = (1..limits::HOLDS)
+            .map(|_| book.acquire("desk", second.token()).expect("one more"))
+            .collect();
+        let many = Err(Error::Many { holder: "desk".into() });
+        assert_eq!(book.acquire("desk", second.token()).map(drop), many);
+        drop((second, all));
+        assert_eq!(book.holder(), None);
     }
 }

@@ -15,6 +15,7 @@ mod announce;
 mod battery;
 pub mod cli;
 pub mod config;
+mod feed;
 pub mod lease;
 mod lines;
 pub mod load;
@@ -28,6 +29,7 @@ pub mod server;
 pub mod service;
 mod shared;
 pub mod store;
+mod tenant;
 
 /// Target of the few lines that a worker says without being asked for more: who holds it, and what it does for them.
 pub(crate) const NOTES: &str = "cake_worker::notes";

@@ -4,7 +4,7 @@ use cake_checkpoint::{Digest, KvDtype, LayerRange, Manifest, ModelSpec, TensorEn
 use cake_engine::{DeviceKind, EngineOptions, Numerics, Placement, Stage, placement};
 use cake_proto::wire_format::UnknownNumber;
 use cake_proto::{WireFormat, limits, wire};
-use cake_stage::{OVERHEAD_BYTES, ResidentCosts, stage_scratch_bytes};
+use cake_stage::{Lacks, OVERHEAD_BYTES, ResidentCosts, Share, memory_of, stage_scratch_bytes};
 use tonic::Status;
 
 use crate::config::{self, DeviceOffer, NotOffered};
@@ -71,6 +71,9 @@ pub enum Error {
         /// Bytes offered.
         budget: u64,
     },
+    /// Stages of other leases take so much that the plan has no room beside them.
+    #[error("cannot load: {0}")]
+    Shared(#[from] Lacks),
     /// A blob is missing or unreadable.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -95,7 +98,9 @@ impl From<Error> for Status {
             Error::Device(_) | Error::Model(_) | Error::Field { .. } => {
                 Self::invalid_argument(message)
             }
-            Error::Budget { .. } | Error::Place(_) => Self::resource_exhausted(message),
+            Error::Budget { .. } | Error::Shared(_) | Error::Place(_) => {
+                Self::resource_exhausted(message)
+            }
             Error::Store(error) => error.into(),
             Error::Engine(_) => Self::failed_precondition(message),
             Error::Unwanted(_) => Self::cancelled(message),
@@ -116,6 +121,8 @@ pub struct LoadContext<'a> {
     pub threads: usize,
     /// Where weights lie.
     pub placement: &'a Placement,
+    /// Lets go of what rests of other leases; whether there was any.
+    pub make_room: &'a dyn Fn() -> bool,
     /// Fails once the master that asked has gone.
     pub still_wanted: &'a dyn Fn() -> Result<(), lease::Error>,
 }
@@ -174,9 +181,21 @@ impl Load {
         context: &LoadContext<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Outcome, Error> {
+        let outcome = self.load(context, progress);
+        if !matches!(outcome, Ok(Outcome::Loaded)) {
+            context.runtime.account().give_back();
+        }
+        outcome
+    }
+
+    fn load(
+        self,
+        context: &LoadContext<'_>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Outcome, Error> {
         let LoadContext { store, runtime, threads, devices, .. } = *context;
         let offer = config::offered(&self.device, devices)?;
-        let before = runtime.take(); // Two stages at once could exceed the budget.
+        let before = runtime.take(); // Two stages of one lease at once could exceed the budget.
         let (mut blobs, missing) = keep(store, before, &self.blobs);
         let kept = blobs.len();
         let (opened, mut corrupt) = open_all(store, &missing)?;
@@ -233,7 +252,8 @@ impl Load {
         Ok(Outcome::Loaded)
     }
 
-    /// What the plan says must fit the budget, and what will really be taken must fit the plan.
+    /// What the plan says must fit the budget beside what stages of other leases take of it, and what will really be taken
+    /// must fit the plan. Of the budget it is this stage's from now on.
     ///
     /// Returns the bytes of the budget that nothing takes until the layers are built: the KV cache and
     /// the scratch memory come after the weights are where they shall lie.
@@ -253,7 +273,19 @@ impl Load {
         if planned > budget {
             return Err(Error::Budget { planned, budget });
         }
-        Ok(budget.saturating_sub(weights).saturating_sub(OVERHEAD_BYTES))
+        // The process is there once, however many stages there are.
+        let beside = |bytes: u64| bytes.saturating_sub(OVERHEAD_BYTES);
+        let memory = memory_of(device).to_owned();
+        let (bytes, offered) = (beside(planned), beside(budget));
+        let account = context.runtime.account();
+        let shares = [Share { device: memory, bytes, offered }];
+        if let Err(lacks) = account.take(&shares)
+            && !((context.make_room)() && account.take(&shares).is_ok())
+        {
+            return Err(lacks.into());
+        }
+        let others = account.others(&shares[0].device);
+        Ok(offered.saturating_sub(weights).saturating_sub(others))
     }
 
     /// What is allocated once the weights are where they shall lie, or while they are brought there.

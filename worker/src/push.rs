@@ -31,13 +31,13 @@ const _: () = assert!(MOST_RANGES * RANGE_BYTES <= limits::FRAME_BYTES);
 pub type Events = mpsc::Sender<Result<wire::PushEvent, Status>>;
 
 /// Takes one blob from `frames` into `store`: says where to go on from, then that it is stored. What is evicted for
-/// it rests in `runtime` no longer.
+/// it rests in none of the `runtimes` any longer.
 ///
 /// # Errors
 /// The status that ends the stream. What arrived and was verified stays for the next try.
 pub async fn receive(
     store: Store,
-    runtime: Runtime,
+    runtimes: Vec<Runtime>,
     mut frames: Streaming<wire::PushFrame>,
     events: &Events,
 ) -> Result<(), Status> {
@@ -50,7 +50,7 @@ pub async fn receive(
         say(events, Vec::new(), true).await;
         return Ok(());
     }
-    let beginning = blocking(move || Ok(begin(&store, &runtime, &manifest)?));
+    let beginning = blocking(move || Ok(begin(&store, &runtimes, &manifest)?));
     let writer = while_working(events, beginning).await?;
     say(events, writer.wanted(), false).await;
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED);
@@ -101,8 +101,10 @@ async fn manifest_json(frames: &mut Streaming<wire::PushFrame>) -> Result<Vec<u8
 }
 
 /// Begins a blob in `store`. What was evicted for it rests no longer and so gives its room on the disk back.
-fn begin(store: &Store, runtime: &Runtime, manifest: &Manifest) -> Result<Writer, store::Error> {
-    with_room(|| store.begin(manifest.clone()), || runtime.let_go_unless(|name| store.holds(name)))
+fn begin(store: &Store, runtimes: &[Runtime], manifest: &Manifest) -> Result<Writer, store::Error> {
+    let let_go = |runtime: &Runtime| runtime.let_go_unless(|name| store.holds(name));
+    let let_all_go = || runtimes.iter().fold(false, |any, runtime| let_go(runtime) || any);
+    with_room(|| store.begin(manifest.clone()), let_all_go)
 }
 
 /// Begins, and then lets go; if room was missing and anything was let go, begins once more.
@@ -199,12 +201,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let [held, next] = [0, 1].map(|layer| TestBlob::new(layer, 1000));
         let store = Store::open(folder.path(), Some(held.manifest.file_bytes)).expect("a store");
-        let runtime = Runtime::new("a");
+        let runtime = Runtime::new("a", std::sync::Arc::default());
         runtime.rest(store.open_blob(&receive(&store, &held)).expect("held"));
         // Where its manifest should be written.
         let manifest = format!("partial/{}.json", next.name());
         std::fs::create_dir(folder.path().join(manifest)).expect("a folder");
-        let error = begin(&store, &runtime, &next.manifest).expect_err("no manifest");
+        let error =
+            begin(&store, std::slice::from_ref(&runtime), &next.manifest).expect_err("no manifest");
         assert!(matches!(error, store::Error::Io { .. }), "{error}");
         assert!(!store.holds(&held.name()), "evicted");
         assert!(runtime.take().is_empty(), "let go");

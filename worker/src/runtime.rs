@@ -11,7 +11,7 @@ use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Blob, Digest, LayerRange, Manifest};
 use cake_engine::Stage;
 use cake_proto::{Failure, Step, WireFormat, limits};
-use cake_stage::{Job, StepEngine};
+use cake_stage::{Account, Job, Ledger, StepEngine};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -21,10 +21,11 @@ use crate::progress::{Progress, Report};
 use crate::routes::Routes;
 use crate::store::OpenBlob;
 
-/// What this worker computes at the moment. A handle: clones share one stage.
+/// What this worker computes for one lease at the moment. A handle: clones share one stage.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     worker: String,
+    account: Arc<Account<String>>,
     loaded: Arc<Mutex<Option<Loaded>>>,
     resting: Arc<Mutex<Vec<Resting>>>,
     computed_tokens: Arc<AtomicU64>,
@@ -128,10 +129,11 @@ impl Loaded {
 }
 
 impl Runtime {
-    /// No stage yet.
-    pub fn new(worker: &str) -> Self {
+    /// No stage yet; what one takes of memories goes into `ledger`, by [`cake_stage::memory_of`].
+    pub fn new(worker: &str, ledger: Arc<Ledger<String>>) -> Self {
         Self {
             worker: worker.to_owned(),
+            account: Arc::new(Account::new(ledger)),
             loaded: Arc::default(),
             resting: Arc::default(),
             computed_tokens: Arc::default(),
@@ -201,13 +203,33 @@ impl Runtime {
         }
     }
 
+    /// What its stage takes of this worker's memory, or what rests of it.
+    pub fn account(&self) -> &Account<String> {
+        &self.account
+    }
+
     /// Drops the stage and waits until its memory is back, but for its blobs: those rest until they are taken or let
     /// go. Changes nothing where no stage is loaded. Call from a thread that may block.
     pub fn unload(&self) {
         let blobs = self.end();
+        let mut resting = self.resting();
         if !blobs.is_empty() {
-            *self.resting() = blobs;
+            *resting = blobs;
         }
+        if resting.is_empty() {
+            self.account.give_back();
+        }
+    }
+
+    /// Lets go of what rests, for another stage that needs the memory. Returns whether there was any.
+    pub fn let_rest_go(&self) -> bool {
+        let mut resting = self.resting();
+        let any = !resting.is_empty();
+        if any {
+            resting.clear();
+            self.account.give_back();
+        }
+        any
     }
 
     /// Of the blobs that rest, lets go of those whose name is not `held`: as long as one is mapped, its removed file
@@ -222,6 +244,7 @@ impl Runtime {
     /// Drops the stage, and whatever rests. As [`Runtime::unload`].
     pub fn clear(&self) {
         drop(self.take());
+        self.account.give_back();
     }
 
     /// Drops the stage; its blobs, or those that rest. As [`Runtime::unload`].
@@ -370,6 +393,7 @@ impl Runtime {
 mod tests {
     use std::time::Duration;
 
+    use cake_stage::Share;
     use futures_util::FutureExt;
     use tokio::sync::mpsc;
 
@@ -380,7 +404,7 @@ mod tests {
     fn what_rests_stays_until_it_is_let_go() {
         let directory = tempfile::tempdir().unwrap();
         let store = open(&directory);
-        let runtime = Runtime::new("a");
+        let runtime = Runtime::new("a", Arc::default());
         let names = [0, 1].map(|layer| receive(&store, &TestBlob::new(layer, 1000)));
         for name in &names {
             runtime.rest(store.open_blob(name).unwrap());
@@ -396,6 +420,27 @@ mod tests {
             runtime.take().iter().map(|(manifest, _)| manifest.name()).collect();
         assert_eq!(rest, [names[1]]);
         assert!(runtime.take().is_empty());
+    }
+
+    #[test]
+    fn what_rests_counts_until_somebody_needs_its_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(&directory);
+        let ledger = Arc::<Ledger<String>>::default();
+        let (runtime, other) = (Runtime::new("a", ledger.clone()), Account::new(ledger));
+        let share = |bytes| [Share { device: "system".to_owned(), bytes, offered: 10 }];
+        runtime.account().take(&share(8)).unwrap();
+        runtime.rest(store.open_blob(&receive(&store, &TestBlob::new(0, 1000))).unwrap());
+        runtime.unload();
+        assert!(other.take(&share(3)).is_err(), "it rests");
+        assert!(runtime.let_rest_go() && !runtime.let_rest_go());
+        assert!(other.take(&share(10)).is_ok());
+        // A stage that is being loaded has nothing that rests, and keeps its room.
+        other.give_back();
+        runtime.account().take(&share(8)).unwrap();
+        assert!(!runtime.let_rest_go() && other.take(&share(3)).is_err());
+        runtime.clear();
+        assert!(other.take(&share(10)).is_ok());
     }
 
     /// A step of so many rows, all of them wanted.

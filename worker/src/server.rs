@@ -177,7 +177,7 @@ impl Worker {
     ) -> Result<(), Error> {
         let (leaving, watched, reserve) =
             (self.service.clone(), self.service.clone(), self.reserve);
-        let runtime = self.service.runtime();
+        let ending = self.service.clone();
         let service = WorkerServer::new(self.service)
             .max_decoding_message_size(limits::MESSAGE_BYTES)
             .max_encoding_message_size(limits::MESSAGE_BYTES);
@@ -221,7 +221,7 @@ impl Worker {
             info!("closing connections that a master still holds");
         }
         // A step under way may take longer than anybody wants to wait for the process to end.
-        let unload = tokio::task::spawn_blocking(move || runtime.clear());
+        let unload = tokio::task::spawn_blocking(move || ending.clear());
         tokio::time::timeout(GRACE, unload).await.ok();
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cake_checkpoint::{Encoding, EncodingParseError, ModelSpec};
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
-use cake_proto::{Assembler, Failure, Incoming, Tag, connect, limits, shut_out, wire};
+use cake_proto::{Tag, connect, limits, shut_out, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
@@ -15,16 +15,18 @@ use tracing::info;
 
 use crate::battery::Told;
 use crate::config::{self, Config, DeviceOffer};
+use crate::feed;
 use crate::lease;
 use crate::load::{Load, LoadContext, Outcome};
 use crate::membership::Membership;
 use crate::push;
 use crate::push::blocking;
 use crate::reserve::Reserve;
-use crate::runtime::{self, Runtime, Ticket};
+use crate::runtime::Runtime;
 use crate::shared::{Held, Shared};
 use crate::store::{self, Store};
-use cake_stage::{OVERHEAD_BYTES, stage_scratch_bytes};
+use crate::tenant::Tenant;
+use cake_stage::{OVERHEAD_BYTES, Share, memory_of, stage_scratch_bytes};
 
 /// Events that may wait for a slow reader of a progress stream.
 const EVENTS_QUEUED: usize = 16;
@@ -52,7 +54,7 @@ impl Service {
     /// Tells the master that this worker would like to leave, and waits until it is let go. Returns at once if
     /// nobody needs it.
     pub async fn leave(&self) {
-        if self.shared.runtime.ticket().is_err() {
+        if self.shared.runtimes().iter().all(|runtime| runtime.ticket().is_err()) {
             return;
         }
         self.shared.leaving.send_replace(Some("it was asked to stop".to_owned()));
@@ -66,17 +68,18 @@ impl Service {
         reserve.watch(self.shared.leaving.clone()).await;
     }
 
-    /// The stage's runtime, for an orderly end.
-    pub fn runtime(&self) -> Runtime {
-        self.shared.runtime.clone()
+    /// Drops all stages, and whatever rests, for an orderly end. Call from a thread that may block.
+    pub fn clear(&self) {
+        self.shared.runtimes().iter().for_each(Runtime::clear);
     }
 
-    /// Refuses a caller of another protocol, one that is not the master, or one that does not hold the
-    /// worker.
-    fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
+    /// What is kept for the caller's lease. Refuses a caller of another protocol, one that is not the master, or one that
+    /// does not hold the worker.
+    fn admit<T>(&self, request: &Request<T>) -> Result<Arc<Tenant>, Status> {
         check_protocol(request.metadata())?;
         check_master(request.extensions())?;
-        Ok(self.shared.leases.check(request.metadata())?)
+        let lease = self.shared.leases.check(request.metadata())?;
+        Ok(self.shared.tenant(&lease).ok_or(lease::Error::NoLease)?)
     }
 }
 
@@ -105,14 +108,14 @@ impl WorkerRpc for Service {
     ) -> Result<Response<Self::HoldStream>, Status> {
         check_protocol(request.metadata())?;
         check_master(request.extensions())?;
-        let wire::HoldRequest { master_name: mut master, shut_out } = request.into_inner();
+        let wire::HoldRequest { master_name: mut master, shut_out, beside } = request.into_inner();
         master.truncate(master.floor_char_boundary(64));
         let leaving = self.shared.leaving.subscribe();
         if let Some(why) = &*leaving.borrow() {
             // Not worth another try soon, as a lease that is just ending would be.
             return Err(Status::resource_exhausted(format!("leaving: {why}")));
         }
-        let guard = self.shared.leases.acquire(&master)?;
+        let guard = self.shared.leases.acquire(&master, &beside)?;
         self.shared.shut_out(&shut_out).map_err(unreadable)?;
         let misled = self.shared.misled.subscribe();
         let lease = guard.token().to_owned();
@@ -146,12 +149,12 @@ impl WorkerRpc for Service {
         &self,
         request: Request<wire::ProbeComputeRequest>,
     ) -> Result<Response<wire::ProbeComputeReply>, Status> {
-        self.admit(&request)?;
+        let tenant = self.admit(&request)?;
         let request = request.into_inner();
         let model = ModelSpec::from_wire(&request.model)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let work = self.shared.work.clone().write_owned().await;
-        if self.shared.runtime.ticket().is_ok() {
+        let work = tenant.work.clone().write_owned().await;
+        if tenant.runtime.ticket().is_ok() {
             return Err(Status::failed_precondition(
                 "a stage is at work here, which nobody times beside",
             ));
@@ -163,15 +166,27 @@ impl WorkerRpc for Service {
         let Config { threads, ref devices, .. } = self.shared.config;
         let DeviceOffer { device, budget_bytes } = config::offered(&request.device, devices)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let own = stage_scratch_bytes(device, &model, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
-        let scratch = budget_bytes.saturating_sub(own);
+        let own = stage_scratch_bytes(device, &model, 1, 1, threads);
         let layers = request.layers.max(1) as usize;
         let shared = self.shared.clone();
         let probe = blocking(move || {
             let _work = work;
-            shared.runtime.clear(); // The probe's scratch memory needs the room.
+            let runtime = &tenant.runtime;
+            runtime.clear(); // The probe's scratch memory needs the room.
+            let (account, memory) = (runtime.account(), memory_of(device).to_owned());
+            let offered = budget_bytes.saturating_sub(OVERHEAD_BYTES);
+            let left = offered.saturating_sub(account.others(&memory));
+            let mut scratch = left.saturating_sub(own);
+            if account.has_others() {
+                scratch = scratch.min(cake_engine::PROBED_BYTES); // They may want more of it.
+            }
+            let bytes = scratch.saturating_add(own).min(left);
+            account
+                .take(&[Share { device: memory, bytes, offered }])
+                .map_err(|lacks| Status::resource_exhausted(lacks.to_string()))?;
             let probe =
                 cake_engine::probe_layer(device, &model, encoding, threads, scratch, layers);
+            account.give_back();
             shared.keep_tuning();
             probe.map_err(|error| Status::failed_precondition(error.to_string()))
         })
@@ -225,12 +240,12 @@ impl WorkerRpc for Service {
         &self,
         request: Request<wire::QueryRequest>,
     ) -> Result<Response<wire::QueryReply>, Status> {
-        self.admit(&request)?;
+        let tenant = self.admit(&request)?;
         let shared = self.shared.clone();
         let mut asked = request.into_inner().blobs;
         asked.truncate(limits::BLOBS);
         // The store's lock is held while a blob is made durable: not a thing to wait for here.
-        let held = blocking(move || Ok(shared.pin_and_list(&asked))).await?;
+        let held = blocking(move || Ok(tenant.pin_and_list(&shared.store, &asked))).await?;
         Ok(Response::new(wire::QueryReply { held }))
     }
 
@@ -238,14 +253,14 @@ impl WorkerRpc for Service {
         &self,
         request: Request<Streaming<wire::PushFrame>>,
     ) -> Result<Response<Self::PushStream>, Status> {
-        self.admit(&request)?;
-        let (store, runtime) = (self.shared.store.clone(), self.shared.runtime.clone());
-        let work = self.shared.work.clone();
+        let tenant = self.admit(&request)?;
+        let (store, runtimes) = (self.shared.store.clone(), self.shared.runtimes());
+        let work = tenant.work.clone();
         let (events, stream) = mpsc::channel(EVENTS_QUEUED);
         // Ends with the request's stream, which ends with the connection at the latest.
         tokio::spawn(async move {
             let _work = push::while_working(&events, work.read_owned()).await;
-            if let Err(status) = push::receive(store, runtime, request.into_inner(), &events).await
+            if let Err(status) = push::receive(store, runtimes, request.into_inner(), &events).await
             {
                 info!(error = status.message(), "push ended");
                 events.send(Err(status)).await.ok();
@@ -258,7 +273,7 @@ impl WorkerRpc for Service {
         &self,
         request: Request<wire::LoadRequest>,
     ) -> Result<Response<Self::LoadStream>, Status> {
-        self.admit(&request)?;
+        let tenant = self.admit(&request)?;
         let metadata = request.metadata().clone();
         let load = Load::try_from(request.into_inner())?;
         let (events, stream) = mpsc::channel(EVENTS_QUEUED);
@@ -266,12 +281,13 @@ impl WorkerRpc for Service {
         let handle = tokio::runtime::Handle::current();
         // Ends with the load, which ends early once the lease is gone.
         tokio::spawn(async move {
-            let work = service.shared.work.clone().write_owned().await;
+            let work = tenant.work.clone().write_owned().await;
             let loading = move || {
                 let _work = work;
                 let _runtime = handle.enter(); // The stage's routes spawn tasks.
                 let leases = &service.shared.leases;
-                let result = service.load_now(load, &|| leases.check(&metadata), &events);
+                let still_wanted = || leases.check(&metadata).map(drop);
+                let result = service.load_now(load, &tenant.runtime, &still_wanted, &events);
                 events.blocking_send(result.map_err(Status::from)).ok();
             };
             tokio::task::spawn_blocking(loading).await.ok();
@@ -283,9 +299,9 @@ impl WorkerRpc for Service {
         &self,
         request: Request<wire::RouteRequest>,
     ) -> Result<Response<wire::RouteReply>, Status> {
-        self.admit(&request)?;
+        let tenant = self.admit(&request)?;
         let request = request.into_inner();
-        let routes = self.shared.runtime.routes(request.generation, Some(&request.pipeline))?;
+        let routes = tenant.runtime.routes(request.generation, Some(&request.pipeline))?;
         let mut reply = wire::RouteReply { direct: true, detail: String::new() };
         if request.last {
             routes.answer_master();
@@ -308,15 +324,14 @@ impl WorkerRpc for Service {
         &self,
         request: Request<Streaming<wire::StepFrame>>,
     ) -> Result<Response<Self::StepsStream>, Status> {
-        self.admit(&request)?;
-        let ticket = self.shared.runtime.ticket()?;
+        let runtime = self.admit(&request)?.runtime.clone();
+        let ticket = runtime.ticket()?;
         let (answers, stream) = mpsc::channel(ticket.about.frames_queued());
-        self.shared.runtime.routes(ticket.about.generation, None)?.set_master(answers.clone());
-        let service = self.clone();
+        runtime.routes(ticket.about.generation, None)?.set_master(answers.clone());
         let frames = request.into_inner();
         // Ends when the master closes its side.
         tokio::spawn(async move {
-            if let Err(status) = service.take_steps(frames, ticket).await {
+            if let Err(status) = feed::take_steps(&runtime, frames, ticket).await {
                 answers.send(Err(status)).await.ok();
             }
         });
@@ -329,8 +344,8 @@ impl WorkerRpc for Service {
     ) -> Result<Response<wire::ForwardReply>, Status> {
         check_protocol(request.metadata())?;
         let token = request.metadata().get(PIPELINE_KEY).and_then(|value| value.to_str().ok());
-        let ticket = self.shared.runtime.check_pipeline(token)?;
-        self.take_steps(request.into_inner(), ticket).await?;
+        let (runtime, ticket) = self.shared.fed_by(token)?;
+        feed::take_steps(&runtime, request.into_inner(), ticket).await?;
         Ok(Response::new(wire::ForwardReply {}))
     }
 
@@ -338,8 +353,7 @@ impl WorkerRpc for Service {
         &self,
         request: Request<wire::ProgressRequest>,
     ) -> Result<Response<wire::ProgressReply>, Status> {
-        self.admit(&request)?;
-        let (generation, report) = self.shared.runtime.progress()?;
+        let (generation, report) = self.admit(&request)?.runtime.progress()?;
         Ok(Response::new(wire::ProgressReply {
             generation,
             frames: report.frames,
@@ -394,16 +408,15 @@ impl WorkerRpc for Service {
         &self,
         request: Request<wire::ReleaseRequest>,
     ) -> Result<Response<wire::ReleaseReply>, Status> {
-        self.admit(&request)?;
+        let tenant = self.admit(&request)?;
         let forget = request.into_inner().forget;
-        let work = self.shared.work.clone().write_owned().await;
-        let shared = self.shared.clone();
+        let work = tenant.work.clone().write_owned().await;
         blocking(move || {
             let _work = work;
             if forget {
-                shared.put_away()
+                tenant.put_away()
             } else {
-                shared.unload()
+                tenant.unload()
             }
             Ok(())
         })
@@ -417,43 +430,15 @@ impl WorkerRpc for Service {
 }
 
 impl Service {
-    /// Feeds the stage from one stream until its sender says goodbye, or the stage is gone.
-    async fn take_steps(
-        &self,
-        mut frames: Streaming<wire::StepFrame>,
-        mut ticket: Ticket,
-    ) -> Result<(), Status> {
-        let mut assembler = Assembler::new(ticket.about.row_width, ticket.about.max_rows);
-        loop {
-            let frame = tokio::select! {
-                frame = frames.message() => frame?,
-                () = ticket.ended() => return Err(self.shared.runtime.not_loaded().into()),
-            };
-            let Some(frame) = frame else { return Ok(()) };
-            let number = frame.step;
-            if !frame.announcement {
-                ticket.progress.frame();
-            }
-            let Some(Incoming::Step(step)) = assembler.push(frame)? else { continue };
-            match self.shared.runtime.submit(&ticket, step).await {
-                Ok(()) => {}
-                Err(error @ runtime::Error::Generation { .. }) => {
-                    let routes = self.shared.runtime.routes(ticket.about.generation, None)?;
-                    routes.fail(number, Failure::other(error.to_string()));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
     /// Loads and reports; returns the last event.
     fn load_now(
         &self,
         load: Load,
+        runtime: &Runtime,
         still_wanted: &dyn Fn() -> Result<(), lease::Error>,
         events: &mpsc::Sender<Result<wire::LoadEvent, Status>>,
     ) -> Result<wire::LoadEvent, crate::load::Error> {
-        let Shared { config, store, runtime, placement, .. } = &*self.shared;
+        let Shared { config, store, placement, .. } = &*self.shared;
         let mut report = |verified_bytes, total_bytes| {
             let event = wire::LoadEvent { verified_bytes, total_bytes, ..Default::default() };
             events.try_send(Ok(event)).ok(); // Progress may be skipped, never waited for.
@@ -464,6 +449,10 @@ impl Service {
             devices: &config.devices,
             threads: config.threads,
             placement,
+            make_room: &|| {
+                let all = self.shared.runtimes();
+                all.iter().fold(false, |any, runtime| runtime.let_rest_go() || any)
+            },
             still_wanted,
         };
         let outcome = load.run(&context, &mut report)?;

@@ -1,22 +1,22 @@
 //! What all calls to one worker share, and what lives as long as a master's hold on it.
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cake_checkpoint::Digest;
 use cake_engine::Placement;
 use cake_identity::random_token;
 use cake_proto::{PROTOCOL, VERSION, limits, shut_out, wire};
-use tokio::sync::{RwLock, watch};
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::NOTES;
 use crate::config::{Config, DeviceOffer};
 use crate::lease::{LeaseBook, LeaseGuard};
 use crate::membership::Membership;
-use crate::runtime::Runtime;
-use crate::store::{InUse, Store};
-use cake_stage::OVERHEAD_BYTES;
+use crate::runtime::{self, Runtime, Ticket};
+use crate::store::Store;
+use crate::tenant::Tenant;
+use cake_stage::{Ledger, OVERHEAD_BYTES};
 
 /// What the clones of a worker's service share.
 pub(crate) struct Shared {
@@ -30,20 +30,16 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     /// Whose worker it is.
     pub(crate) membership: Membership,
-    /// The loaded stage.
-    pub(crate) runtime: Runtime,
     /// Who holds it.
     pub(crate) leases: LeaseBook,
+    tenants: Mutex<HashMap<String, Arc<Tenant>>>, // By their leases.
+    ledger: Arc<Ledger<String>>,
     /// Where weights lie.
     pub(crate) placement: Placement,
-    pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
     /// Changes when the present hold must end, since what its master said cannot be gone by.
     pub(crate) misled: watch::Sender<()>,
     /// Why this worker would like to be let go, if it would.
     pub(crate) leaving: watch::Sender<Option<String>>,
-    /// Pushes share it; a probe, a load and the putting away after a master each have it alone, so
-    /// that the budget never holds two stages and no work outlives its lease.
-    pub(crate) work: Arc<RwLock<()>>,
 }
 
 impl Shared {
@@ -56,13 +52,12 @@ impl Shared {
     ) -> Self {
         Self {
             instance: random_token(),
-            runtime: Runtime::new(&config.name),
             leases: LeaseBook::default(),
+            tenants: Mutex::default(),
+            ledger: Arc::default(),
             placement: Placement::new(config.weights, config.lock_memory),
-            pins: Mutex::default(),
             misled: watch::Sender::new(()),
             leaving: watch::Sender::new(None),
-            work: Arc::default(),
             config,
             worker_id,
             store,
@@ -70,36 +65,35 @@ impl Shared {
         }
     }
 
-    /// Ends the stage; what it computed with rests, as the next plan of this master needs most of it. Whoever calls
-    /// it has `work` alone.
-    pub(crate) fn unload(&self) {
-        self.runtime.unload();
-        self.lock_pins().clear(); // The next plan asks for what it needs.
+    /// What is kept for the lease of this token, while it lives.
+    pub(crate) fn tenant(&self, lease: &str) -> Option<Arc<Tenant>> {
+        self.tenants().get(lease).cloned()
     }
 
-    /// Puts away all that a master computed with here. As [`Shared::unload`].
-    pub(crate) fn put_away(&self) {
-        self.runtime.clear();
-        self.lock_pins().clear();
+    /// The stages of all leases.
+    pub(crate) fn runtimes(&self) -> Vec<Runtime> {
+        self.tenants().values().map(|tenant| tenant.runtime.clone()).collect()
     }
 
-    /// Which of these are held. Asked for means planned: from now on making room for one blob does
-    /// not evict another of them.
-    pub(crate) fn pin_and_list(&self, names: &[String]) -> Vec<String> {
-        let mut pins = self.lock_pins();
-        let mut held = Vec::new();
-        for (name, digest) in names.iter().filter_map(|name| Some((name, name.parse().ok()?))) {
-            pins.entry(digest).or_insert_with(|| self.store.pin(&digest));
-            if self.store.holds(&digest) {
-                held.push(name.clone());
+    /// The stage that a stream with this pipeline's token feeds.
+    ///
+    /// # Errors
+    /// [`runtime::Error`] if there is none.
+    pub(crate) fn fed_by(&self, token: Option<&str>) -> Result<(Runtime, Ticket), runtime::Error> {
+        let mut refused = runtime::Error::NotLoaded { worker: self.config.name.clone() };
+        for runtime in self.runtimes() {
+            match runtime.check_pipeline(token) {
+                Ok(ticket) => return Ok((runtime, ticket)),
+                Err(error @ runtime::Error::Pipeline { .. }) => refused = error,
+                Err(_) => {}
             }
         }
-        held
+        Err(refused)
     }
 
-    fn lock_pins(&self) -> MutexGuard<'_, HashMap<Digest, InUse>> {
-        // Only whole entries come and go: a poisoned lock still holds a usable map.
-        self.pins.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn tenants(&self) -> MutexGuard<'_, HashMap<String, Arc<Tenant>>> {
+        // Only whole entries come and go.
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What this worker says of itself. Reads the disk.
@@ -184,32 +178,36 @@ impl Shared {
 pub(crate) struct Held {
     guard: Option<LeaseGuard>, // Some until dropped.
     shared: Arc<Shared>,
+    tenant: Arc<Tenant>,
     master: String,
-    computed_before: u64, // Tokens, in the process's life.
 }
 
 impl Held {
-    /// A hold with this lease.
+    /// A hold with this lease, for which nothing is kept yet.
     pub(crate) fn new(shared: Arc<Shared>, guard: LeaseGuard, master: String) -> Self {
-        let computed_before = shared.runtime.computed_tokens();
+        let tenant = Arc::new(Tenant::new(&shared.config.name, shared.ledger.clone()));
+        shared.tenants().insert(guard.token().to_owned(), tenant.clone());
         info!(target: NOTES, %master, "held");
-        Self { guard: Some(guard), shared, master, computed_before }
+        Self { guard: Some(guard), shared, tenant, master }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let computed_tokens = self.shared.runtime.computed_tokens() - self.computed_before;
+        let computed_tokens = self.tenant.runtime.computed_tokens();
         info!(target: NOTES, master = %self.master, computed_tokens, "released");
-        let (shared, guard) = (self.shared.clone(), self.guard.take());
+        let (shared, tenant, guard) = (self.shared.clone(), self.tenant.clone(), self.guard.take());
         if let Some(guard) = &guard {
             guard.end(); // A load under way stops at the next blob.
         }
-        shared.runtime.stop();
-        // The next master may only come once pushes have ended and the stage is gone.
-        let work = shared.work.clone();
+        tenant.runtime.stop();
+        // The next hold may only come once pushes have ended and the stage is gone.
+        let work = tenant.work.clone();
         let free = move || {
-            shared.put_away();
+            tenant.put_away();
+            if let Some(guard) = &guard {
+                shared.tenants().remove(guard.token());
+            }
             drop(guard);
         };
         match tokio::runtime::Handle::try_current() {

@@ -1,5 +1,6 @@
-//! Where requests get their models: the loaded one at once, another one when it is loaded in its place.
+//! Where requests get their models: those that are loaded at once, another one when it is loaded, too, or in the place of one.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -33,27 +34,25 @@ pub struct Desk {
     most: usize,
     /// How long models stay where requests do not say.
     usual: Keep,
-    /// Told when the loaded model is to stay for another time.
+    /// Told when a loaded model is to stay for another time.
     changed: Notify,
 }
 
 struct State {
     is_open: bool,
-    given: Option<Given>,
-    /// The model that was given last, also while its last requests end.
-    last: Weak<Served>,
-    /// How long that was to stay when it was withdrawn.
-    last_keep: Keep,
+    /// In the order in which they were loaded.
+    given: Vec<Given>,
+    /// Models that are not given any more while their last requests end.
+    leaving: Vec<Leaving>,
 }
 
 impl State {
-    /// Whether the model of this name was given last and is not any more.
-    fn is_leaving(&self, name: &str) -> bool {
-        self.given.is_none() && self.last.upgrade().is_some_and(|served| served.name == name)
+    fn given(&mut self, name: &str) -> Option<&mut Given> {
+        self.given.iter_mut().find(|given| given.served.name == name)
     }
 }
 
-/// The model that is given to whoever asks for it.
+/// A model that is given to whoever asks for it.
 struct Given {
     served: Arc<Served>,
     keep: Keep,
@@ -61,10 +60,33 @@ struct Given {
     used: Instant,
 }
 
+/// One that is not any more.
+struct Leaving {
+    name: String,
+    served: Weak<Served>,
+    /// How long it was to stay.
+    keep: Keep,
+}
+
+/// What is known of a model that may have to make room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// Its name.
+    pub name: String,
+    /// Whether a request has it now.
+    pub in_use: bool,
+    /// Since when it was not used.
+    pub used: Instant,
+}
+
 impl Given {
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.served) > 1
+    }
+
     /// How long it stays if nobody uses it from now on; `None` if that is for ever.
     fn left(&mut self) -> Option<Duration> {
-        if Arc::strong_count(&self.served) > 1 {
+        if self.is_used() {
             self.used = Instant::now();
         }
         self.keep.left(self.used.elapsed())
@@ -76,8 +98,8 @@ impl Desk {
     /// them. It is not open yet. Models stay for `usual`.
     pub fn new(most: usize, usual: Keep) -> (Self, mpsc::UnboundedReceiver<Want>) {
         let (wants, wanted) = mpsc::unbounded_channel(); // Bounded by the places.
-        let (given, last, last_keep) = (None, Weak::new(), usual);
-        let state = Mutex::new(State { is_open: false, given, last, last_keep });
+        let (given, leaving) = (Vec::new(), Vec::new());
+        let state = Mutex::new(State { is_open: false, given, leaving });
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
         let places = Semaphore::new(most);
         (Self { state, wants, places, most, usual, changed: Notify::new() }, wanted)
@@ -93,20 +115,47 @@ impl Desk {
         self.state().is_open
     }
 
-    /// The model that is loaded, and given to whoever asks for it.
-    pub fn loaded(&self) -> Option<Arc<Served>> {
-        self.state().given.as_ref().map(|given| given.served.clone())
+    /// The models that are loaded, and given to whoever asks for them.
+    pub fn loaded(&self) -> Vec<Arc<Served>> {
+        self.state().given.iter().map(|given| given.served.clone()).collect()
     }
 
-    /// How long the loaded model stays if nobody uses it from now on; for ever if there is none.
-    pub fn keeps(&self) -> Option<Duration> {
-        self.state().given.as_mut().and_then(Given::left)
+    /// The model of this name, if it is loaded.
+    pub fn loaded_as(&self, name: &str) -> Option<Arc<Served>> {
+        self.state().given(name).map(|given| given.served.clone())
     }
 
-    /// How busy the loaded model is, or the one whose last requests end.
+    /// The name of the loaded model that was used last.
+    pub fn last_used(&self) -> Option<String> {
+        let mut state = self.state();
+        state.given.iter_mut().for_each(|given| _ = given.left());
+        let last = state.given.iter().max_by_key(|given| given.used);
+        last.map(|given| given.served.name.clone())
+    }
+
+    /// The loaded models, those first that nobody uses, and of these that first which was not used for the longest time.
+    pub fn guests(&self) -> Vec<Guest> {
+        let guest = |given: &mut Given| {
+            given.left();
+            let name = given.served.name.clone();
+            Guest { name, in_use: given.is_used(), used: given.used }
+        };
+        let mut guests: Vec<Guest> = self.state().given.iter_mut().map(guest).collect();
+        guests.sort_by_key(|guest| (guest.in_use, guest.used));
+        guests
+    }
+
+    /// How long the loaded model of this name stays if nobody uses it from now on; for ever if there is none.
+    pub fn keeps(&self, name: &str) -> Option<Duration> {
+        self.state().given(name).and_then(Given::left)
+    }
+
+    /// How busy the loaded models are, and those whose last requests end; none where there is none.
     pub fn load(&self) -> Option<Load> {
-        let last = self.state().last.upgrade();
-        last.map(|served| served.scheduler.load())
+        let state = self.state();
+        let given = state.given.iter().map(|given| given.served.scheduler.load());
+        let last = state.leaving.iter().filter_map(|one| one.served.upgrade());
+        given.chain(last.map(|served| served.scheduler.load())).reduce(Load::and)
     }
 
     /// The model, once it is loaded. Whoever is dropped waits no longer.
@@ -125,6 +174,7 @@ impl Desk {
         let _place = self.places.try_acquire().map_err(busy)?;
         let (answer, answered) = oneshot::channel();
         let name = model.name.clone();
+        let _waits = crate::running::enter(&name, 1, 0);
         self.wants.send(Want { model, keep, answer }).map_err(|_| ApiError::Closed)?;
         let answered = answered.await.map_err(|_| ApiError::Closed)?;
         answered.map_err(|why| ApiError::NotLoaded { model: name, why })
@@ -133,58 +183,83 @@ impl Desk {
     /// The model of this name if it is loaded; it stays for `keep` from now on.
     pub fn given(&self, name: &str, keep: Option<Keep>) -> Option<Arc<Served>> {
         let mut state = self.state();
-        if let Some(keep) = keep.filter(|_| state.is_leaving(name)) {
-            state.last_keep = keep; // Should it be given again.
+        if let Some(keep) = keep
+            && let Some(leaving) = state.leaving.iter_mut().find(|one| one.name == name)
+        {
+            leaving.keep = keep; // Should it be given again.
         }
-        let given = state.given.as_mut().filter(|given| given.served.name == name)?;
+        let given = state.given(name)?;
         given.used = Instant::now();
         let keep = keep.unwrap_or(self.usual);
-        if keep != given.keep {
-            given.keep = keep;
+        let is_other = keep != given.keep;
+        given.keep = keep;
+        let served = given.served.clone();
+        if is_other {
             self.changed.notify_one();
         }
-        Some(given.served.clone())
+        Some(served)
     }
 
     /// Gives this model to whoever asks for it from now on.
     pub fn give(&self, served: Arc<Served>) {
-        let mut state = self.state();
-        state.last = Arc::downgrade(&served);
-        state.given = Some(Given { served, keep: self.usual, used: Instant::now() });
+        self.state().given.push(Given { served, keep: self.usual, used: Instant::now() });
+        self.changed.notify_one();
     }
 
-    /// Gives the model to nobody any more. Who has it keeps it.
-    pub fn withdraw(&self) {
+    /// Gives the model of this name to nobody any more. Who has it keeps it.
+    pub fn withdraw(&self, name: &str) {
         let mut state = self.state();
-        let given = state.given.take();
-        state.last_keep = given.as_ref().map_or(state.last_keep, |given| given.keep);
+        let Some(place) = state.given.iter().position(|one| one.served.name == name) else {
+            return;
+        };
+        let given = state.given.remove(place);
+        state.leaving.retain(|one| one.served.strong_count() > 0 && one.name != name);
+        let served = Arc::downgrade(&given.served);
+        state.leaving.push(Leaving { name: name.to_owned(), served, keep: given.keep });
         drop(state);
         drop(given); // Perhaps nobody else has it: not while others wait for the state.
     }
 
-    /// Gives the model again that was withdrawn. False if nobody had it any more.
-    pub fn give_again(&self) -> bool {
+    /// Gives the model of this name again that was withdrawn. False if nobody had it any more.
+    pub fn give_again(&self, name: &str) -> bool {
         let mut state = self.state();
-        let Some(served) = state.last.upgrade() else { return false };
-        state.given = Some(Given { served, keep: state.last_keep, used: Instant::now() });
+        let Some(place) = state.leaving.iter().position(|one| one.name == name) else {
+            return false;
+        };
+        let Leaving { served, keep, .. } = state.leaving.remove(place);
+        let Some(served) = served.upgrade() else { return false };
+        state.given.push(Given { served, keep, used: Instant::now() });
+        self.changed.notify_one();
         true
     }
 
-    /// Completes when the loaded model was not used for as long as it is to stay.
-    pub async fn unused(&self) {
+    /// Sees for as long as it is polled which models are used, where nobody waits for one that is not.
+    pub async fn watch(&self) -> Infallible {
         loop {
-            match self.keeps() {
-                Some(Duration::ZERO) if !self.is_used() => return,
-                // Nobody tells when a use ends: it is looked for.
-                Some(_) => tokio::time::sleep(LOOK_USED).await,
-                None => self.changed.notified().await,
-            }
+            self.state().given.iter_mut().for_each(|given| _ = given.left());
+            tokio::time::sleep(LOOK_USED).await;
         }
     }
 
-    fn is_used(&self) -> bool {
-        let state = self.state();
-        state.given.as_ref().is_some_and(|given| Arc::strong_count(&given.served) > 1)
+    /// Completes with the name of a loaded model that was not used for as long as it is to stay.
+    pub async fn unused(&self) -> String {
+        loop {
+            let left: Vec<(String, bool, Option<Duration>)> = {
+                let mut state = self.state();
+                let left =
+                    |given: &mut Given| (given.served.name.clone(), given.is_used(), given.left());
+                state.given.iter_mut().map(left).collect()
+            };
+            let over = left.iter().find(|(_, used, left)| !used && *left == Some(Duration::ZERO));
+            if let Some((name, ..)) = over {
+                return name.clone();
+            }
+            match left.iter().any(|(.., left)| left.is_some()) {
+                // Nobody tells when a use ends: it is looked for.
+                true => tokio::time::sleep(LOOK_USED).await,
+                false => self.changed.notified().await,
+            }
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -142,10 +142,7 @@ async fn rename(
         return Err(NotDone::Name(NameError::Taken { name }).into());
     }
     let entry = in_book(&server, |book| book.rename(&worker_id, &name))?;
-    server
-        .monitor
-        .chronicle
-        .add(Kind::Worker, format!("{name} is the name of a worker from now on"));
+    server.board.chronicle.add(Kind::Worker, format!("{name} is the name of a worker from now on"));
     Ok(Json(entry))
 }
 
@@ -155,7 +152,7 @@ async fn revoke(
     Body(Nothing {}, _room): Body<Nothing>,
 ) -> Result<Json<WorkerEntry>, ApiError> {
     let entry = in_book(&server, |book| book.revoke(&worker_id))?;
-    server.monitor.chronicle.add(Kind::Worker, format!("{} is shut out by its owner", entry.name));
+    server.board.chronicle.add(Kind::Worker, format!("{} is shut out by its owner", entry.name));
     Ok(Json(entry))
 }
 
@@ -165,7 +162,7 @@ async fn drain(
     Body(Drain { drain }, _room): Body<Drain>,
 ) -> Result<Json<Value>, ApiError> {
     let membership = household(&server)?;
-    let members = server.monitor.snapshot().members;
+    let members = server.board.snapshot().snapshot.members;
     // One that is away may have layers again when it is back.
     let member = members.iter().find(|member| member.worker_id == worker_id);
     if member.is_none() && (drain || !membership.is_draining(&worker_id)) {
@@ -177,7 +174,7 @@ async fn drain(
         true => format!("{name} is to be free: its layers go elsewhere"),
         false => format!("{name} may have layers again"),
     };
-    server.monitor.chronicle.add(Kind::Worker, words);
+    server.board.chronicle.add(Kind::Worker, words);
     Ok(Json(json!({ "worker_id": worker_id, "draining": drain })))
 }
 
@@ -190,18 +187,19 @@ async fn what_if(
         let expected = format!("{} to {}", IMAGINED.0, IMAGINED.1);
         return Err(ApiError::parameter("bytes", bytes, expected));
     }
-    if server.desk.loaded().is_none() {
-        let (phase, reason) = server.monitor.phase();
+    let asked = server.board.asked().filter(|_| !server.desk.loaded().is_empty());
+    let Some(asked) = asked else {
+        let (phase, reason) = server.board.phase();
         return Err(ApiError::NotReady { phase, reason });
-    }
-    let foreseen = server.monitor.questions.ask(NOBODY.to_owned(), bytes).await;
+    };
+    let foreseen = asked.questions.ask(NOBODY.to_owned(), bytes).await;
     Ok(Json(foreseen.map_err(NotDone::from)?))
 }
 
 /// Who joined, and how they are spoken to; not before the cluster is looked for.
 fn household(server: &Server) -> Result<&Membership, ApiError> {
     server.membership.get().ok_or_else(|| {
-        let (phase, reason) = server.monitor.phase();
+        let (phase, reason) = server.board.phase();
         ApiError::NotReady { phase, reason }
     })
 }

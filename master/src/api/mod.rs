@@ -66,6 +66,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::deployment::fits::Fit;
 use crate::monitor::Phase;
 use crate::request_id::RequestId;
 use crate::shelf::AtHand;
@@ -92,7 +93,7 @@ pub async fn serve(
     server: Arc<Server>,
     router: Router,
 ) {
-    let (counts, stop) = (server.monitor.metrics.http.clone(), server.stopping.clone());
+    let (counts, stop) = (server.board.metrics.http.clone(), server.stopping.clone());
     let connections = bounds.connections;
     let full = move || ApiError::Full { connections }.whole(&RequestId::made());
     let answer =
@@ -175,8 +176,8 @@ async fn health() -> Json<Value> {
 /// requests wait or are refused. `degraded` is what it says while a loss is made good, and while a worker is not used for what it did. Why,
 /// it says only to those who may ask more.
 async fn ready(State(server): State<Arc<Server>>, headers: HeaderMap) -> (StatusCode, Json<Value>) {
-    let (phase, reason) = server.monitor.phase();
-    let aside = server.monitor.aside();
+    let (phase, reason) = server.board.phase();
+    let aside = server.board.aside();
     let (code, status) = match phase {
         Phase::Idle => (StatusCode::OK, json!(phase)),
         Phase::Ready if aside.is_empty() => (StatusCode::OK, json!(phase)),
@@ -196,7 +197,7 @@ async fn models(Ready(server): Ready) -> Json<Value> {
     // Of this list both APIs are fond, each of fields of its own.
     Json(json!({
         "object": "list",
-        "data": models.iter().map(|(one, served)| model_object(one, served.as_deref())).collect::<Vec<_>>(),
+        "data": models.iter().map(|(one, served)| model_object(&server, one, served.as_deref())).collect::<Vec<_>>(),
         "has_more": false,
         "first_id": name(models.first()),
         "last_id": name(models.last()),
@@ -205,12 +206,12 @@ async fn models(Ready(server): Ready) -> Json<Value> {
 
 async fn model(Ready(server): Ready, Name(name): Name) -> Result<Json<Value>, ApiError> {
     let model = server.at_hand(&name)?;
-    let served = server.desk.loaded().filter(|served| served.name == name);
-    Ok(Json(model_object(&model, served.as_deref())))
+    let served = server.desk.loaded_as(&name);
+    Ok(Json(model_object(&server, &model, served.as_deref())))
 }
 
-/// What is told of a model, and of how it is loaded if it is.
-fn model_object(model: &AtHand, served: Option<&Served>) -> Value {
+/// What is told of a model, whether it would fit, and how it is loaded if it is.
+fn model_object(server: &Server, model: &AtHand, served: Option<&Served>) -> Value {
     let there = model.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let created = served.map_or(there, |served| served.created);
     let date = UNIX_EPOCH + Duration::from_secs(created);
@@ -226,6 +227,16 @@ fn model_object(model: &AtHand, served: Option<&Served>) -> Value {
         "loaded": served.is_some(),
         "bytes": model.about.as_ref().map_or(0, |about| about.bytes),
     });
+    let fit = if served.is_some() { Fit::Whole } else { server.fit(model) };
+    object["fits"] = match fit {
+        Fit::Whole => json!(true),
+        Fit::Lacks { .. } => json!(false),
+        Fit::Unknown => Value::Null,
+    };
+    if let Fit::Lacks { needed_bytes, offered_bytes } = fit {
+        object["needed_bytes"] = json!(needed_bytes);
+        object["offered_bytes"] = json!(offered_bytes);
+    }
     if let Some(served) = served {
         let context = served.scheduler.limits().context;
         object["context_length"] = json!(context);

@@ -46,7 +46,7 @@ pub(super) async fn handle(
     };
     let api = Api::of(request.uri().path(), request.headers());
     let client = client(&server, request.headers());
-    let (running, chronicle) = (server.monitor.running.clone(), server.monitor.chronicle.clone());
+    let (running, chronicle) = (server.board.running.clone(), server.board.chronicle.clone());
     let asker = Asker { running, chronicle, client };
     let resting = Resting(place.clone());
     request.extensions_mut().insert(place);
@@ -231,7 +231,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         let Self { server, id, method, path, began, status, bytes, whole } = self;
         if *status > 0 {
-            server.monitor.metrics.http.answered(*status);
+            server.board.metrics.http.answered(*status);
         }
         let method: String = method.as_str().chars().take(LOGGED).collect();
         let seconds = (began.elapsed().as_secs_f64() * 1e4).round() / 1e4;

@@ -13,14 +13,16 @@ use super::desk::Desk;
 use super::error::ApiError;
 use super::responses::Store;
 use super::served::Served;
+use crate::board::Board;
+use crate::deployment::fits::{Fit, Fits};
 use crate::membership::Membership;
-use crate::monitor::{Monitor, Phase};
+use crate::monitor::Phase;
 use crate::shelf::{AtHand, Keep, Shelf};
 
 /// A server, which answers from the start: its models come later.
 pub struct Server {
     /// What is shown and counted.
-    pub monitor: Arc<Monitor>,
+    pub board: Arc<Board>,
     /// Keys of which a request must bring one; none are asked for if empty.
     pub keys: Vec<String>,
     /// Whether requests with different keys share what their prompts begin with.
@@ -29,6 +31,8 @@ pub struct Server {
     pub origins: Vec<String>,
     /// The models at hand.
     pub shelf: Arc<Shelf>,
+    /// Which of them would fit.
+    pub(crate) fits: Fits,
     /// Where requests get theirs.
     pub desk: Arc<Desk>,
     /// Who fetches one from the Hub: one at a time.
@@ -67,27 +71,25 @@ impl Server {
     ) -> Result<Arc<Served>, ApiError> {
         let name = self.meant(named)?;
         match self.desk.given(&name, keep) {
-            Some(served) => {
-                let (phase, reason) = self.monitor.phase();
-                match phase {
-                    Phase::Broken => Err(ApiError::NotReady { phase, reason }),
-                    // While a lost stage is being replaced, requests wait.
-                    _ => Ok(served),
-                }
-            }
+            Some(served) => match self.board.phase_of(&name) {
+                Some((phase @ Phase::Broken, reason)) => Err(ApiError::NotReady { phase, reason }),
+                // While a lost stage is being replaced, requests wait.
+                _ => Ok(served),
+            },
             None => self.desk.take(self.at_hand(&name)?, keep).await,
         }
     }
 
-    /// The name of the model that is meant: where none is named, the loaded one's, or the only one's.
+    /// The name of the model that is meant: where none is named, that of the loaded one that was used last, or the only one's.
     ///
     /// # Errors
     /// [`ApiError::Parameter`] where one of several has to be named.
     pub(super) fn meant(&self, named: Option<&str>) -> Result<String, ApiError> {
         // Also while it is on its way, or its last requests end.
-        let loaded = || Some(self.monitor.model()).filter(|name| !name.is_empty());
+        let loaded = || Some(self.board.model()).filter(|name| !name.is_empty());
         let only = || self.shelf.only().map(|one| one.name.clone());
-        named.map(str::to_owned).or_else(loaded).or_else(only).ok_or_else(|| {
+        let last = || self.desk.last_used();
+        named.map(str::to_owned).or_else(last).or_else(loaded).or_else(only).ok_or_else(|| {
             let expected = format!("one of those at hand: {}", self.names().join(", "));
             ApiError::parameter("model", "missing", expected)
         })
@@ -110,11 +112,17 @@ impl Server {
         block_in_place(|| self.shelf.names())
     }
 
+    /// Whether a model would fit the devices that are there, if nothing else was loaded.
+    pub(super) fn fit(&self, model: &AtHand) -> Fit {
+        let members = self.board.snapshot().snapshot.members;
+        block_in_place(|| self.fits.of(model, &members))
+    }
+
     /// All models that may be asked for, each with what is loaded of it.
     pub(super) fn models(&self) -> Vec<(Arc<AtHand>, Option<Arc<Served>>)> {
         let all = block_in_place(|| self.shelf.all());
         let loaded = self.desk.loaded();
-        let of = |one: &AtHand| loaded.clone().filter(|served| served.name == one.name);
+        let of = |one: &AtHand| loaded.iter().find(|served| served.name == one.name).cloned();
         let open = all.into_iter().filter(|one| one.about.is_ok());
         open.map(|one| (one.clone(), of(&one))).collect()
     }
@@ -130,7 +138,7 @@ impl FromRequestParts<Arc<Server>> for Ready {
         match server.desk.is_open() {
             true => Ok(Self(server.clone())),
             false => {
-                let (phase, reason) = server.monitor.phase();
+                let (phase, reason) = server.board.phase();
                 Err(ApiError::NotReady { phase, reason })
             }
         }

@@ -16,9 +16,9 @@ use super::door::Place;
 use super::error::ApiError;
 use super::respond::unix_seconds;
 use super::{Server, Stop};
+use crate::board::Watched;
 use crate::chronicle::Entry;
 use crate::metrics::{TokenRates, Totals};
-use crate::monitor::Snapshot;
 use crate::running::RequestNow;
 use crate::scheduler::Load;
 
@@ -29,7 +29,7 @@ const EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, Serialize)]
 pub(super) struct Cluster {
     #[serde(flatten)]
-    snapshot: Snapshot,
+    watched: Watched,
     /// How busy it is, if a model is loaded.
     load: Option<Load>,
     rates: TokenRates,
@@ -40,13 +40,13 @@ pub(super) struct Cluster {
 
 impl Cluster {
     fn of(server: &Server) -> Self {
-        let (totals, up) = server.monitor.metrics.totals();
+        let (totals, up) = server.board.metrics.totals();
         Self {
             totals,
             since_seconds: unix_seconds().saturating_sub(up.as_secs()),
-            snapshot: server.monitor.snapshot(),
+            watched: server.board.snapshot(),
             load: server.desk.load(),
-            rates: server.monitor.metrics.token_rates(),
+            rates: server.board.metrics.token_rates(),
         }
     }
 }
@@ -62,7 +62,7 @@ pub(super) struct Requests {
 }
 
 pub(super) async fn requests(State(server): State<Arc<Server>>) -> Json<Requests> {
-    Json(Requests { requests: server.monitor.running.now() })
+    Json(Requests { requests: server.board.running.now() })
 }
 
 /// What happened lately.
@@ -78,7 +78,7 @@ pub(super) async fn log(
     uri: Uri,
 ) -> Result<Json<Log>, ApiError> {
     let after = after(uri.query())?;
-    let chronicle = &server.monitor.chronicle;
+    let chronicle = &server.board.chronicle;
     Ok(Json(Log { entries: chronicle.after(after), last: chronicle.last() }))
 }
 
@@ -118,7 +118,7 @@ pub(super) async fn metrics(
 ) -> impl IntoResponse {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
-    let metrics = &server.monitor.metrics;
+    let metrics = &server.board.metrics;
     metrics.http.bodies(server.bodies.held_bytes());
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     match wants_open_metrics(accepted) {

@@ -35,7 +35,7 @@ pub use expected::ExpectedWorker;
 pub use measure::{Measured, link, measure, sendable};
 pub use names::LOCAL;
 pub use offer::{Demands, Offer, OfferError, OfferedDevice};
-pub use whereabouts::{Held, Whereabouts};
+pub use whereabouts::{Held, Memory, Whereabouts};
 pub use word::Battery;
 use word::Word;
 
@@ -67,6 +67,7 @@ pub struct Member {
 /// The stream that a lease lives as long as.
 #[derive(Debug)]
 struct Hold {
+    lease: KnownLease,
     upkeep: JoinHandle<()>,
     /// The upkeep's end takes a moment more.
     let_go: AtomicBool,
@@ -74,12 +75,28 @@ struct Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        self.lease.forget();
         self.upkeep.abort();
     }
 }
 
+/// A lease that other models of this master may show for one beside it.
+#[derive(Debug)]
+struct KnownLease {
+    membership: Membership,
+    worker_id: String,
+    token: String,
+}
+
+impl KnownLease {
+    fn forget(&self) {
+        self.membership.forget_lease(&self.worker_id, &self.token);
+    }
+}
+
 impl Member {
-    /// Connects to the worker at `address` and takes it for the master called `master`.
+    /// Connects to the worker at `address` and takes it for the master called `master`, beside whatever this process has it
+    /// for already.
     ///
     /// # Errors
     /// [`Error`]: unreachable, another protocol, or held by another master.
@@ -93,7 +110,11 @@ impl Member {
             warn!(%worker, %theirs, ours = VERSION, "another version: answers may differ in the last digits");
         }
         let shut_out = cake_proto::shut_out::pack(&membership.shut_out())?;
-        let request = wire::HoldRequest { master_name: master.to_owned(), shut_out };
+        let request = || wire::HoldRequest {
+            master_name: master.to_owned(),
+            shut_out: shut_out.clone(),
+            beside: membership.lease_of(&offer.worker_id), // It may have ended since.
+        };
         let mut hold = take(&mut client, &offer.name, address, request).await?;
         let granted = tokio::time::timeout(ANSWER_TIMEOUT, hold.message())
             .await
@@ -109,7 +130,14 @@ impl Member {
             offer.worker_id.clone(),
             word.clone(),
         );
-        let hold = Hold { upkeep: tokio::spawn(upkeep), let_go: AtomicBool::new(false) };
+        membership.note_lease(&offer.worker_id, &lease);
+        let known = KnownLease {
+            membership: membership.clone(),
+            worker_id: offer.worker_id.clone(),
+            token: lease.clone(),
+        };
+        let upkeep = tokio::spawn(upkeep);
+        let hold = Hold { lease: known, upkeep, let_go: AtomicBool::new(false) };
         let (address, membership) = (address.to_owned(), membership.clone());
         let distrusted = false;
         Ok(Self { address, offer, client, lease, membership, word, distrusted, hold })
@@ -177,6 +205,7 @@ impl Member {
     /// Ends the lease. It keeps its place among the members until it is back or a plan is made without it.
     pub fn let_go(&self) {
         self.hold.let_go.store(true, Ordering::Relaxed);
+        self.hold.lease.forget();
         self.hold.upkeep.abort();
     }
 
@@ -216,11 +245,11 @@ async fn take(
     client: &mut Client,
     name: &str,
     address: &str,
-    request: wire::HoldRequest,
+    request: impl Fn() -> wire::HoldRequest,
 ) -> Result<Streaming<wire::HoldEvent>, Error> {
     let started = tokio::time::Instant::now();
     loop {
-        let call = tokio::time::timeout(ANSWER_TIMEOUT, client.hold(request.clone())).await;
+        let call = tokio::time::timeout(ANSWER_TIMEOUT, client.hold(request())).await;
         match call.unwrap_or_else(|_| Err(Status::deadline_exceeded(""))) {
             Ok(hold) => return Ok(hold.into_inner()),
             Err(status) => {

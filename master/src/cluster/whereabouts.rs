@@ -1,7 +1,10 @@
 //! Which workers a command is about, and where they are now.
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use cake_identity::{WorkerEntry, lines};
+
+use cake_stage::Ledger;
 
 use super::expected::ExpectedWorker;
 use super::{Error, Member, Missing, hold_all};
@@ -16,6 +19,9 @@ pub struct Held {
     pub missing: Vec<Missing>,
 }
 
+/// A memory that models share: the id of its worker, [`LOCAL`](super::LOCAL) for the master's, and its name there.
+pub type Memory = (String, &'static str);
+
 /// Workers at the addresses that a person gave, or else those that joined.
 #[derive(Clone, Debug, Default)]
 pub struct Whereabouts {
@@ -26,17 +32,24 @@ pub struct Whereabouts {
     alone: bool,
     /// Whether those will do that are there.
     some_suffice: bool,
+    /// What models that are loaded take of them, and of the master.
+    ledger: Arc<Ledger<Memory>>,
 }
 
 impl Whereabouts {
     /// `typed` are the addresses given; with `alone` not even those that joined are meant.
     pub fn new(membership: Membership, typed: Vec<String>, alone: bool) -> Self {
-        Self { membership, typed, alone, some_suffice: false }
+        Self { membership, typed, alone, some_suffice: false, ledger: Arc::default() }
     }
 
     /// The same, where those at the addresses given that are not there are told of, and do without.
     pub fn some_suffice(&self) -> Self {
         Self { some_suffice: true, ..self.clone() }
+    }
+
+    /// What models that are loaded take of them, and of the master.
+    pub fn ledger(&self) -> Arc<Ledger<Memory>> {
+        self.ledger.clone()
     }
 
     /// Whether those that joined are meant, wherever they are.

@@ -1,11 +1,12 @@
 //! Everyone who could hold layers: workers with their measured rates, imagined ones, the master itself.
 use std::collections::HashSet;
 
-use cake_engine::{DeviceMemory, PROBED_BYTES, Placement};
+use cake_engine::{DeviceKind, DeviceMemory, PROBED_BYTES, Placement};
+use cake_stage::{Account, memory_of};
 
 use super::rates::{Asking, Rates};
 use super::{Error, PlanRequest, WrongArgument};
-use crate::cluster::{Demands, Measured, Member, Offer, OfferedDevice};
+use crate::cluster::{Demands, Measured, Member, Memory, Offer, OfferedDevice};
 use crate::planner::{Idle, Pin, Refusal, Why};
 use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 
@@ -34,12 +35,23 @@ impl Seat {
     }
 }
 
+/// What a plan may take of the devices.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<'a> {
+    /// Where it is written down what models take.
+    pub account: &'a Account<Memory>,
+    /// Whether what others take is planned with as well, as if they were gone.
+    pub whole: bool,
+}
+
 /// The candidates, in the order in which the planner sees them.
 pub(crate) struct Candidates {
     /// What the planner is told.
     pub all: Vec<Candidate>,
     /// Who each of them is.
     pub seats: Vec<Seat>,
+    /// The memory of each, and the bytes that it offers to all models together.
+    pub memories: Vec<(Memory, u64)>,
     /// What went wrong and does not matter if there is a plan, one sentence each.
     pub warnings: Vec<String>,
     /// Seconds of the master's own part of a token; 0 where that is not known.
@@ -51,9 +63,14 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    fn add(&mut self, seat: Seat, candidate: Candidate) {
+    /// Adds one that offers its budget to all models together, of which it has what others leave.
+    fn add(&mut self, seat: Seat, memory: Memory, candidate: Candidate, room: Room<'_>) {
+        let offered = candidate.budget_bytes;
+        let taken = if room.whole { 0 } else { room.account.others(&memory) };
+        let budget_bytes = offered.saturating_sub(taken);
         self.seats.push(seat);
-        self.all.push(candidate);
+        self.memories.push((memory, offered));
+        self.all.push(Candidate { budget_bytes, ..candidate });
     }
 
     /// Rates that could not be measured are a warning: usual ones are assumed. So are those that were measured beside
@@ -87,6 +104,7 @@ const ROUGH_SCRATCH: u64 = 64 << 20;
 /// A name that is not known or is taken; a worker that is gone.
 pub(crate) async fn gather(
     asking: &Asking<'_>,
+    room: Room<'_>,
     members: &[Member],
     request: &PlanRequest,
     promise: &Promise,
@@ -111,6 +129,7 @@ pub(crate) async fn gather(
     let mut found = Candidates {
         all: Vec::new(),
         seats: Vec::new(),
+        memories: Vec::new(),
         warnings: Vec::new(),
         ends_seconds: asking.ends(request.predict.then_some(scratch)),
         unable,
@@ -126,7 +145,9 @@ pub(crate) async fn gather(
         None if alone => {
             let own = own_memory(asking.device.name(), asking.device.memory())?;
             found.own_offer = Some(format!("{}; --local-memory says otherwise", own.why));
-            Some((own.bytes, sizing::ends_bytes(asking.model, promise)))
+            let taken = room.account.others(&own_place(asking.device));
+            let bytes = own.bytes.saturating_add(taken.min(in_use()));
+            Some((bytes, sizing::ends_bytes(asking.model, promise)))
         }
         None => None,
     };
@@ -136,14 +157,18 @@ pub(crate) async fn gather(
         let rates = rates.and_then(|rates| found.known("the master", rates, told));
         let device = (asking.device, asking.threads);
         let copy_bytes = Placement::new(request.weights, false).copy_bytes();
-        found.add(Seat::Master, Candidate::local(local, device, rates, copy_bytes, ends));
+        let candidate = Candidate::local(local, device, rates, copy_bytes, ends);
+        found.add(Seat::Master, own_place(asking.device), candidate, room);
     }
     for ((seat, (worker, device)), rates) in able.into_iter().zip(with_devices).zip(measured) {
         let rates = found.known(worker.name(), rates, told);
-        found.add(seat, Candidate::worker(worker, device, rates));
+        let memory = memory_of(DeviceKind::alike(&device.name));
+        let place = (worker.offer.worker_id.clone(), memory);
+        found.add(seat, place, Candidate::worker(worker, device, rates), room);
     }
     for (name, bytes) in wished {
-        found.add(Seat::Imagined, Candidate::what_if(name, *bytes));
+        let nowhere = (String::new(), ""); // Nothing is ever taken of it.
+        found.add(Seat::Imagined, nowhere, Candidate::what_if(name, *bytes), room);
     }
     if found.all.is_empty() && !found.unable.is_empty() {
         return Err(nobody_runs(found.unable).into());
@@ -197,6 +222,16 @@ fn check_pins(pins: &[Pin], unable: &[Idle]) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// The memory that the master computes in with this device.
+fn own_place(device: DeviceKind) -> Memory {
+    (LOCAL.to_owned(), memory_of(device))
+}
+
+/// Bytes of memory that this process has and would give back: what models take beyond them still counts as free.
+fn in_use() -> u64 {
+    cake_platform::process_memory().anonymous_bytes
 }
 
 /// What the master may take unasked of the memory that it computes in.

@@ -3,14 +3,15 @@ use std::num::NonZeroUsize;
 
 use cake_checkpoint::KvDtype;
 use cake_engine::{DeviceKind, Numerics};
+use cake_stage::Share;
 use tokio::task::block_in_place;
 
-use super::candidates::{self, Candidates, Seat};
-use super::event::{Event, Observer};
+use super::candidates::{self, Candidates, Room, Seat};
+use super::event::{Event, Observer, Quiet};
 use super::rates::{Asking, Probing};
 use super::{Error, PlanRequest};
 use crate::chunk::{self, Chunk};
-use crate::cluster::{Member, OfferedDevice};
+use crate::cluster::{Member, Memory, OfferedDevice};
 use crate::distributor::Manifests;
 use crate::model::Model;
 use crate::planner::{self, Idle, Plan, PlannedStage, Refusal, Why};
@@ -32,6 +33,8 @@ pub(crate) struct With<'a> {
     pub slack: f64,
     /// Who is timed for it.
     pub probing: Probing,
+    /// What other models leave of the devices.
+    pub room: Room<'a>,
     /// Who is told of what is not as it should be.
     pub observer: &'a dyn Observer,
 }
@@ -46,8 +49,28 @@ pub(crate) struct Chosen {
     pub plan: Plan,
     /// Who each of the plan's devices is.
     pub seats: Vec<Seat>,
+    /// The memory of each, and the bytes that it offers to all models together.
+    pub memories: Vec<(Memory, u64)>,
     /// Who is there and has no layers, and why.
     pub idle: Vec<Idle>,
+}
+
+impl Chosen {
+    /// What the plan takes of each memory.
+    pub(crate) fn shares(&self) -> Vec<Share<Memory>> {
+        let share = |stage: &PlannedStage| {
+            let (device, offered) = self.memories.get(stage.device_index)?.clone();
+            // A worker's process is there once, however many models have layers there.
+            let once = match self.seats.get(stage.device_index)? {
+                Seat::Worker { .. } => stage.memory.overhead,
+                Seat::Master => 0,
+                Seat::Imagined => return None,
+            };
+            let bytes = stage.memory.total().saturating_sub(once);
+            Some(Share { device, bytes, offered: offered.saturating_sub(once) })
+        };
+        self.plan.stages.iter().filter_map(share).collect()
+    }
 }
 
 impl With<'_> {
@@ -58,10 +81,11 @@ impl With<'_> {
         request: &PlanRequest,
         promise: Promise,
     ) -> Result<Chosen, Error> {
-        let Self { model, manifests, state, device, threads, slack, probing, observer } = *self;
+        let Self { model, manifests, state, device, threads, slack, probing, room, observer } =
+            *self;
         let asking = Asking { model, state, device, threads, probing };
-        let Candidates { all, seats, warnings, ends_seconds, unable, own_offer } =
-            candidates::gather(&asking, members, request, &promise).await?;
+        let Candidates { all, seats, memories, warnings, ends_seconds, unable, own_offer } =
+            candidates::gather(&asking, room, members, request, &promise).await?;
         let known = manifests.all_known();
         let input = |promise: &Promise| {
             let input = sizing::input(model, promise, &all, &known, request.pins.clone());
@@ -89,7 +113,28 @@ impl With<'_> {
         let mut idle = planner::idle(&input(&promise), &plan);
         idle.extend(unable);
         idle.extend(left_out(members, request));
-        Ok(Chosen { promise, chunk, plan, seats, idle })
+        Ok(Chosen { promise, chunk, plan, seats, memories, idle })
+    }
+}
+
+impl With<'_> {
+    /// Whether there would be a plan if no other model was loaded.
+    ///
+    /// # Errors
+    /// As [`With::plan`], but for refusals.
+    pub(crate) async fn fits_alone(
+        &self,
+        members: &[Member],
+        request: &PlanRequest,
+        promise: Promise,
+    ) -> Result<bool, Error> {
+        let room = Room { whole: true, ..self.room };
+        let alone = With { room, probing: Probing::Strangers, observer: &Quiet, ..*self };
+        match alone.plan(members, request, promise).await {
+            Ok(_) => Ok(true),
+            Err(Error::Plan(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -70,6 +70,12 @@ pub enum Error {
     /// No plan fits.
     #[error(transparent)]
     Plan(#[from] planner::Refusal),
+    /// A plan would fit if no other model was loaded.
+    #[error("beside the models that are loaded {0}")]
+    Crowded(planner::Refusal),
+    /// Other models have taken room since the plan was made.
+    #[error(transparent)]
+    Shared(#[from] cake_stage::Lacks),
     /// No plan fits without members that could not be used.
     #[error("{refusal}\nwithout {}", .missing.join("; without "))]
     PlanWithout {

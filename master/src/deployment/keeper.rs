@@ -104,6 +104,10 @@ impl Keeper {
                     if !hurry && !self.let_finish().await {
                         continue; // Something else happened, which comes as news once more.
                     }
+                    if let Err(error) = self.prepared.reserve(&chosen) {
+                        self.prepared.tell(&Event::Staying(&error));
+                        continue;
+                    }
                     self.prepared.tell(&Event::Moving { why: &why });
                     since = Instant::now();
                     self.monitor.not_yet(&why);
@@ -140,15 +144,13 @@ impl Keeper {
         }
     }
 
-    /// Lets the pipeline, the workers and the master's own weights go, where nobody has sequences any more. Returns how
-    /// members behaved.
-    pub(crate) async fn put_away(self) -> Trust {
-        let Self { prepared, scheduler, trust, .. } = self;
+    /// Lets the pipeline, the workers and the master's own weights go, where nobody has sequences any more.
+    pub(crate) async fn put_away(self) {
+        let Self { prepared, scheduler, .. } = self;
         scheduler.suspend().await;
         let ended = scheduler.ended();
         drop((scheduler, prepared));
         ended.await;
-        trust
     }
 
     /// Waits for something to do. Meanwhile workers that come back are taken, and copies brought for losses

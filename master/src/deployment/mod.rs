@@ -17,6 +17,7 @@ pub(crate) mod door;
 mod error;
 pub(crate) mod event;
 pub(crate) mod facts;
+pub(crate) mod fits;
 mod hollow;
 pub(crate) mod keeper;
 mod learn;

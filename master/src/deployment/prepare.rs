@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use cake_checkpoint::{Checkpoint, LayerRange, Scheme};
 use cake_engine::DeviceKind;
+use cake_stage::Account;
 use tokio::task::block_in_place;
 
-use super::candidates::Seat;
+use super::candidates::{Room, Seat};
 use super::choice::{Chosen, With};
 use super::event::{Event, Observer, Quiet};
 use super::facts::Note;
@@ -53,6 +54,7 @@ pub(crate) async fn prepare(
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
     let device = DeviceKind::from_env()?;
     let threads = cake_engine::default_threads();
+    let account = Account::new(cluster.ledger());
     let mut refused = None;
     let mut probing = Probing::asked(&request);
     // Sizes depend on a sample of weights, which is remembered.
@@ -81,9 +83,20 @@ pub(crate) async fn prepare(
             threads,
             slack,
             probing,
+            room: Room { account: &account, whole: false },
             observer: &*observer,
         };
-        let chosen = match with.plan(&members, &request, promise).await {
+        let planned = match with.plan(&members, &request, promise).await {
+            Err(Error::Plan(refusal)) if account.has_others() => {
+                // Narrower weights are for devices that are small, not for those where somebody else will leave.
+                if with.fits_alone(&members, &request, promise).await? {
+                    return Err(Error::Crowded(refusal));
+                }
+                Err(Error::Plan(refusal))
+            }
+            planned => planned,
+        };
+        let chosen = match planned {
             Err(Error::Plan(refusal)) if matches!(refusal, Refusal::DoesNotFit { .. }) => {
                 probing = Probing::Strangers; // Nobody is timed twice for one plan.
                 if slices == WHOLE || request.slices.is_some() {
@@ -110,8 +123,10 @@ pub(crate) async fn prepare(
         let losses = losses.map(|losses| losses.table(&model));
         let own_weights = OwnWeights::new(request.weights, request.lock_memory);
         let is_worker = |seat: &Seat| matches!(seat, Seat::Worker { .. });
+        account.take(&chosen.shares())?;
         let prepared = Prepared {
             model,
+            account,
             alone: !chosen.seats.iter().any(is_worker),
             chosen,
             members,

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cake_checkpoint::units::format_bytes;
 use cake_engine::{DeviceKind, DeviceMemory};
+use cake_stage::Account;
 
 use super::candidates::Seat;
 use super::choice::Chosen;
@@ -11,7 +12,7 @@ use super::event::{Event, Observer};
 use super::facts::{KvFacts, Note, Outlook, PushAhead};
 use super::widths::LayerLoss;
 use crate::chunk::Chunk;
-use crate::cluster::{self, Member, Offer, Whereabouts};
+use crate::cluster::{self, Member, Memory, Offer, Whereabouts};
 use crate::distributor::{self, Assignment, Manifests};
 use crate::model::Model;
 use crate::monitor::{Device, DeviceState, Monitor, Planned};
@@ -25,6 +26,8 @@ use crate::state::State;
 pub(crate) struct Prepared {
     /// The model.
     pub model: Model,
+    /// What it takes of the devices.
+    pub(super) account: Account<Memory>,
     pub(crate) chosen: Chosen,
     /// Whether there were no workers from the start that could have layers.
     pub(crate) alone: bool,

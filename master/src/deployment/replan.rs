@@ -1,7 +1,7 @@
 //! Planning again: after a loss, before a worker leaves, and for losses that may come.
 use std::sync::Arc;
 
-use super::candidates::Seat;
+use super::candidates::{Room, Seat};
 use super::choice::{Chosen, With};
 use super::facts::Copies;
 use super::prepared::Prepared;
@@ -47,10 +47,7 @@ impl Prepared {
         for without in &tries {
             match self.plan_without(request, without, HURRY).await {
                 Err(Error::Plan(refusal)) => refused = Some(refusal),
-                chosen => {
-                    self.chosen = chosen?;
-                    return Ok(());
-                }
+                chosen => return self.take(chosen?),
             }
         }
         let refusal = refused.expect("something was tried");
@@ -77,7 +74,7 @@ impl Prepared {
             match self.plan_of(other, request, without, HURRY).await {
                 Err(Error::Plan(_)) => {}
                 chosen => {
-                    self.chosen = chosen?;
+                    self.take(chosen?)?;
                     self.manifests = other.1.clone();
                     self.model = model;
                     return Ok(true);
@@ -182,7 +179,22 @@ impl Prepared {
         })
     }
 
-    /// Makes this the plan, now that its blobs are there and nothing is computed any more.
+    /// Takes what this plan needs of the devices instead of what the present one does, before anything moves.
+    ///
+    /// # Errors
+    /// [`Error::Shared`] if other models have taken it since the plan was made.
+    pub(crate) fn reserve(&self, chosen: &Chosen) -> Result<(), Error> {
+        Ok(self.account.take(&chosen.shares())?)
+    }
+
+    /// Makes this the plan.
+    fn take(&mut self, chosen: Chosen) -> Result<(), Error> {
+        self.reserve(&chosen)?;
+        self.chosen = chosen;
+        Ok(())
+    }
+
+    /// Makes this the plan for which room is reserved, now that its blobs are there and nothing is computed any more.
     pub(crate) async fn adopt(&mut self, chosen: Chosen) {
         self.release().await;
         self.chosen = chosen;
@@ -266,6 +278,7 @@ impl Prepared {
             threads: *threads,
             slack,
             probing,
+            room: Room { account: &self.account, whole: false },
             observer: &**observer,
         };
         let promise = self.chosen.promise;

@@ -1,5 +1,6 @@
 //! What members did is remembered, said, and heeded by the next plan.
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
@@ -10,10 +11,22 @@ use crate::cluster::{self, Member};
 use crate::monitor::Monitor;
 use crate::pipeline;
 
-/// The conduct of a keeper's members.
+/// How much later another model may find out that a worker is gone, for it to be the same loss.
+const SAME_LOSS: Duration = Duration::from_secs(20);
+
+/// The conduct of members, as all keepers of a service know it.
 pub(crate) struct Trust {
-    conduct: Conduct,
+    shared: Arc<Mutex<Known>>,
     since: Instant,
+    /// Which of them has this one.
+    keeper: u64,
+}
+
+struct Known {
+    conduct: Conduct,
+    keepers: u64,
+    /// By the instance of who was lost: which keeper noted it, and when.
+    lost: HashMap<String, (u64, Duration)>,
 }
 
 /// Members that the next plan does without, by name.
@@ -36,8 +49,24 @@ impl Trust {
     /// Nobody did anything yet.
     pub(crate) fn new() -> Self {
         // No two masters go on in step.
-        let seed = u64::from(std::process::id());
-        Self { conduct: Conduct::new(seed), since: Instant::now() }
+        let conduct = Conduct::new(u64::from(std::process::id()));
+        let known = Known { conduct, keepers: 0, lost: HashMap::new() };
+        Self { shared: Arc::new(Mutex::new(known)), since: Instant::now(), keeper: 0 }
+    }
+
+    /// The same for another keeper: each learns what others noted.
+    pub(crate) fn shared(&self) -> Self {
+        let keeper = {
+            let mut known = self.known();
+            known.keepers += 1;
+            known.keepers
+        };
+        Self { shared: self.shared.clone(), since: self.since, keeper }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Each change leaves it whole.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Duration {
@@ -47,12 +76,14 @@ impl Trust {
     /// Who is left out now.
     pub(crate) fn left_out(&self, members: &[Member]) -> LeftOut {
         let now = self.now();
+        let known = self.known();
+        let conduct = &known.conduct;
         let mut left = LeftOut::default();
         for member in members {
             let (id, instance) = (&member.offer.worker_id, &member.offer.instance);
-            if self.conduct.is_set_aside(id, instance, now) {
+            if conduct.is_set_aside(id, instance, now) {
                 left.set_aside.push(member.name().to_owned());
-            } else if self.conduct.is_avoided(id, now) {
+            } else if conduct.is_avoided(id, now) {
                 left.avoided.push(member.name().to_owned());
             }
         }
@@ -66,8 +97,10 @@ impl Trust {
         mut members: impl Iterator<Item = &'a Member>,
     ) -> Option<(String, Duration)> {
         let now = self.now();
+        let known = self.known();
+        let conduct = &known.conduct;
         members.find_map(|member| {
-            let wait = self.conduct.spared_for(&member.offer.worker_id, now);
+            let wait = conduct.spared_for(&member.offer.worker_id, now);
             (!wait.is_zero()).then(|| (member.name().to_owned(), wait))
         })
     }
@@ -75,9 +108,11 @@ impl Trust {
     /// Ways between processes of workers that are not to be tried now.
     pub(crate) fn cut(&self, members: &[Member]) -> HashSet<(String, String)> {
         let now = self.now();
+        let known = self.known();
+        let conduct = &known.conduct;
         let processes = || members.iter().map(|member| member.offer.instance.as_str());
         let there: HashSet<&str> = processes().collect();
-        let is_cut = |it: &&str| self.conduct.is_cut_off(it, |other| there.contains(other), now);
+        let is_cut = |it: &&str| conduct.is_cut_off(it, |other| there.contains(other), now);
         let cut: HashSet<&str> = processes().filter(is_cut).collect();
         let ways = processes().flat_map(|from| processes().map(move |to| (from, to)));
         let ways = ways.filter(|(from, to)| cut.contains(from) || cut.contains(to));
@@ -91,9 +126,11 @@ impl Trust {
 
     fn set_aside(&self, members: &[Member]) -> Vec<SetAside> {
         let now = self.now();
+        let known = self.known();
+        let conduct = &known.conduct;
         let told = members.iter().filter_map(|member| {
             let (id, instance) = (&member.offer.worker_id, &member.offer.instance);
-            self.conduct.set_aside(id, instance, member.name(), now)
+            conduct.set_aside(id, instance, member.name(), now)
         });
         told.collect()
     }
@@ -124,7 +161,7 @@ impl Trust {
                 };
                 if let (Some(from_instance), Some(to_instance)) = (instance(from), instance(to)) {
                     let now = self.now();
-                    let pause = self.conduct.note_hop(&from_instance, &to_instance, now);
+                    let pause = self.known().conduct.note_hop(&from_instance, &to_instance, now);
                     monitor.metrics.failed_worker("hop");
                     return observer.tell(&Event::Rerouted { from, to, pause, error });
                 }
@@ -172,7 +209,14 @@ impl Trust {
     ) {
         monitor.metrics.failed_worker(offence.name());
         let now = self.now();
-        match self.conduct.note(worker_id, instance, offence, reason, now) {
+        let consequence = {
+            let mut known = self.known();
+            if offence == Offence::Lost && known.is_told(instance, self.keeper, now) {
+                return; // Each model that had layers there finds out by itself.
+            }
+            known.conduct.note(worker_id, instance, offence, reason, now)
+        };
+        match consequence {
             Consequence::None => {}
             Consequence::Avoided(pause) => {
                 warn!(worker = name, seconds = pause.as_secs_f64(), reason, "avoided for now");
@@ -183,6 +227,20 @@ impl Trust {
             Consequence::Quarantine(pause) => {
                 error!(worker = name, seconds = pause.as_secs(), reason, "in quarantine");
                 observer.tell(&Event::Quarantined { worker: name, pause, reason });
+            }
+        }
+    }
+}
+
+impl Known {
+    /// Whether another keeper noted this loss already; else it is this one that does.
+    fn is_told(&mut self, instance: &str, keeper: u64, now: Duration) -> bool {
+        self.lost.retain(|_, (_, at)| now.saturating_sub(*at) < SAME_LOSS);
+        match self.lost.get(instance) {
+            Some((by, _)) if *by != keeper => true,
+            _ => {
+                self.lost.insert(instance.to_owned(), (keeper, now));
+                false
             }
         }
     }
@@ -205,5 +263,25 @@ impl Gone {
             instance: member.offer.instance.clone(),
         };
         members.iter().map(gone).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_models_lose_with_one_worker_is_one_loss() {
+        let trust = Trust::new();
+        let (one, other) = (trust.shared(), trust.shared());
+        let told = |trust: &Trust, instance, seconds| {
+            let now = Duration::from_secs(seconds);
+            trust.known().is_told(instance, trust.keeper, now)
+        };
+        assert!(!told(&one, "a", 1), "the first to find out");
+        assert!(told(&other, "a", 2));
+        assert!(!told(&one, "a", 3), "it lost it once more");
+        assert!(!told(&other, "b", 3), "another process");
+        assert!(!told(&other, "a", 40), "that was long ago");
     }
 }

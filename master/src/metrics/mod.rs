@@ -9,7 +9,7 @@ mod rates;
 mod recent;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
@@ -26,9 +26,17 @@ use label::Label;
 use rates::Rates;
 pub use recent::Recent;
 
-/// Everything that is counted. All of it may be recorded from any thread.
-#[derive(Debug)]
+/// What is counted of a model, and with it all that is counted of the service. All of it may be recorded from any thread.
+#[derive(Debug, Default)]
 pub struct Metrics {
+    counted: Arc<Counted>,
+    recent: Mutex<Vec<Recent>>,
+    load: Mutex<Load>,
+}
+
+/// What is counted of all models together.
+#[derive(Debug)]
+pub struct Counted {
     registry: Registry,
     started: Instant,
     rates: Mutex<Rates>,
@@ -58,7 +66,6 @@ pub struct Metrics {
     pipelines: Counter,
     worker_failures: Family<Label, Counter>,
     aside: Family<Label, Gauge>,
-    recent: Mutex<Vec<Recent>>,
     /// Of the door for clients.
     pub http: Http,
 }
@@ -105,7 +112,7 @@ fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(1e-3, 2.0, 18))
 }
 
-impl Default for Metrics {
+impl Default for Counted {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("cake");
         let metrics = Self {
@@ -137,7 +144,6 @@ impl Default for Metrics {
             pipelines: Counter::default(),
             worker_failures: Family::default(),
             aside: Family::default(),
-            recent: Mutex::default(),
             http: Http::default(),
         };
         metrics.register(&mut registry);
@@ -145,7 +151,85 @@ impl Default for Metrics {
     }
 }
 
+impl std::ops::Deref for Metrics {
+    type Target = Counted;
+
+    fn deref(&self) -> &Counted {
+        &self.counted
+    }
+}
+
 impl Metrics {
+    /// Those of another model of the same service.
+    pub fn beside(&self) -> Self {
+        let counted = self.counted.clone();
+        Self { counted, recent: Mutex::default(), load: Mutex::default() }
+    }
+
+    /// A step came back through stages of these names.
+    pub fn step(&self, stages: &[String], seen: &StepSeen) {
+        self.batch.observe(seen.sequences as f64);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut computed = 0.0;
+        recent.resize(stages.len(), Recent::default());
+        for (index, (name, us)) in stages.iter().zip(&seen.stage_us).enumerate() {
+            let seconds = f64::from(*us) / 1e6;
+            computed += seconds;
+            self.stage.get_or_create(&stage(name)).observe(seconds);
+            let idle = seen.idle_us.get(index).map(|us| f64::from(*us) / 1e6);
+            recent[index].step(seconds, idle, seen.sequences, seen.prompt_rows);
+        }
+        for (name, us) in stages.iter().zip(&seen.idle_us) {
+            self.stage_idle.get_or_create(&stage(name)).inc_by(f64::from(*us) / 1e6);
+        }
+        if seen.hops > 0 {
+            let between = (seen.elapsed.as_secs_f64() - computed).max(0.0);
+            self.hop.observe(between / seen.hops as f64);
+        }
+    }
+
+    /// How busy the model is now: what is shown is the sum over all.
+    pub fn occupied(&self, now: &Load) {
+        let before = {
+            let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *load, *now)
+        };
+        let by = |now: usize, before: usize| now as i64 - before as i64;
+        let add = |family: &Family<Label, Gauge>, state: &str, change: i64| {
+            family.get_or_create(&[("state", state.to_owned())]).inc_by(change);
+        };
+        add(&self.sequences, "running", by(now.running, before.running));
+        add(&self.sequences, "waiting", by(now.waiting, before.waiting));
+        for (family, now, before) in [
+            (&self.kv_blocks, now.kv_blocks, before.kv_blocks),
+            (&self.state_slots, now.state_slots, before.state_slots),
+        ] {
+            add(family, "held", by(now.held, before.held));
+            add(family, "idle", by(now.idle, before.idle));
+            add(family, "free", by(now.free, before.free));
+        }
+        self.steps.inc_by(by(now.steps, before.steps));
+    }
+
+    /// What a stage did lately.
+    pub fn recent(&self, stage: usize) -> Recent {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.get(stage).copied().unwrap_or_default()
+    }
+
+    /// Other stages are there: what those before did says nothing of them.
+    pub fn other_stages(&self) {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        self.occupied(&Load::default());
+    }
+}
+
+impl Counted {
     fn register(&self, to: &mut Registry) {
         let s = || Unit::Seconds;
         let t = || Unit::Other("tokens".to_owned());
@@ -224,49 +308,10 @@ impl Metrics {
         self.rates().add(self.started.elapsed(), 0, 1);
     }
 
-    /// A step came back through stages of these names.
-    pub fn step(&self, stages: &[String], seen: &StepSeen) {
-        self.batch.observe(seen.sequences as f64);
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut computed = 0.0;
-        recent.resize(stages.len(), Recent::default());
-        for (index, (name, us)) in stages.iter().zip(&seen.stage_us).enumerate() {
-            let seconds = f64::from(*us) / 1e6;
-            computed += seconds;
-            self.stage.get_or_create(&stage(name)).observe(seconds);
-            let idle = seen.idle_us.get(index).map(|us| f64::from(*us) / 1e6);
-            recent[index].step(seconds, idle, seen.sequences, seen.prompt_rows);
-        }
-        for (name, us) in stages.iter().zip(&seen.idle_us) {
-            self.stage_idle.get_or_create(&stage(name)).inc_by(f64::from(*us) / 1e6);
-        }
-        if seen.hops > 0 {
-            let between = (seen.elapsed.as_secs_f64() - computed).max(0.0);
-            self.hop.observe(between / seen.hops as f64);
-        }
-    }
-
     /// An answer ended, in one word.
     pub fn ended(&self, how: &str) {
         self.answers.fetch_add(1, Ordering::Relaxed);
         self.requests.get_or_create(&[("outcome", how.to_owned())]).inc();
-    }
-
-    /// How busy the service is now.
-    pub fn occupied(&self, now: &Load) {
-        let set = |family: &Family<Label, Gauge>, state: &str, value: usize| {
-            family.get_or_create(&[("state", state.to_owned())]).set(value as i64);
-        };
-        set(&self.sequences, "running", now.running);
-        set(&self.sequences, "waiting", now.waiting);
-        for (family, usage) in
-            [(&self.kv_blocks, now.kv_blocks), (&self.state_slots, now.state_slots)]
-        {
-            set(family, "held", usage.held);
-            set(family, "idle", usage.idle);
-            set(family, "free", usage.free);
-        }
-        self.steps.set(now.steps as i64);
     }
 
     /// Blobs were pushed.
@@ -323,17 +368,6 @@ impl Metrics {
     pub fn token_rates(&self) -> TokenRates {
         let (prompt, generated) = self.rates().per_second(self.started.elapsed());
         TokenRates { prompt_tokens_per_second: prompt, generated_tokens_per_second: generated }
-    }
-
-    /// What a stage did lately.
-    pub fn recent(&self, stage: usize) -> Recent {
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.get(stage).copied().unwrap_or_default()
-    }
-
-    /// Other stages are there: what those before did says nothing of them.
-    pub fn other_stages(&self) {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Everything as OpenMetrics text.
@@ -422,5 +456,28 @@ mod tests {
         assert_eq!(metrics.recent(2), Recent::default());
         metrics.other_stages();
         assert_eq!(metrics.recent(1), Recent::default());
+    }
+
+    #[test]
+    fn models_are_counted_together_and_their_stages_apart() {
+        let one = Metrics::default();
+        let other = one.beside();
+        one.occupied(&Load { running: 2, ..Load::default() });
+        other.occupied(&Load { running: 3, ..Load::default() });
+        one.occupied(&Load { running: 1, ..Load::default() });
+        let running = |line: &str| one.text().lines().any(|found| found == line);
+        assert!(running("cake_sequences{state=\"running\"} 4"), "{}", one.text());
+        let seen = StepSeen {
+            sequences: 1,
+            prompt_rows: 0,
+            elapsed: Duration::from_millis(1),
+            hops: 0,
+            stage_us: vec![1000],
+            idle_us: vec![0],
+        };
+        other.step(&["a".to_owned()], &seen);
+        assert!(other.recent(0) != Recent::default() && one.recent(0) == Recent::default());
+        drop(other);
+        assert!(running("cake_sequences{state=\"running\"} 1"), "{}", one.text());
     }
 }

@@ -15,7 +15,7 @@ fn device(name: &str, local: bool, (start, end): (usize, usize)) -> Device {
 }
 
 fn monitor() -> Monitor {
-    let monitor = Monitor::new("m");
+    let monitor = Monitor::new("m", Metrics::default(), Arc::default());
     monitor.planned(Planned {
         encoding: "q8".into(),
         context: 64,
@@ -89,13 +89,13 @@ fn who_is_set_aside_is_told_with_the_reason() {
 }
 
 #[test]
-fn a_model_takes_the_place_of_another() {
+fn a_model_that_is_loaded_anew_has_no_plan_yet() {
     let monitor = monitor();
     monitor.ready();
-    monitor.begins("n");
+    monitor.begins();
     let begun = monitor.snapshot();
-    assert_eq!((begun.model.as_str(), begun.phase, begun.devices.len()), ("n", Phase::Planning, 0));
-    assert_eq!(begun.reason.as_deref(), Some("loading n"));
+    assert_eq!((begun.model.as_str(), begun.phase, begun.devices.len()), ("m", Phase::Planning, 0));
+    assert_eq!(begun.reason.as_deref(), Some("loading m"));
     monitor.idle(Some("it is damaged"));
     let idle = serde_json::to_value(monitor.snapshot()).unwrap();
     assert_eq!((&idle["phase"], &idle["model"]), (&"idle".into(), &"".into()));

@@ -39,7 +39,7 @@ const models = new Models(() => {
 const members = new Members();
 const cluster = new Cluster(byId("cluster"), members);
 let chat = null;
-let readyModel = null; // What the cluster called the model when it was last known to be ready; empty if none was loaded.
+let readyModel = null; // Which models were loaded when the cluster was last known to be ready.
 start();
 
 async function start() {
@@ -60,11 +60,12 @@ function onState(state) {
   const { text, share } = whatGoesOn(state);
   const isReady = state.phase === "ready" || state.phase === "idle"; // Whoever asks has a model loaded.
   chat.allow(isReady, text, share);
-  if (isReady && readyModel !== state.model) {
+  const loaded = [state.model, ...(state.models ?? []).map((one) => `${one.model} ${one.phase}`)].join("\n");
+  if (isReady && readyModel !== loaded) {
     document.title = [state.model, "Cake"].filter(Boolean).join(" · ");
     models.learn(state.model, state.context);
   }
-  readyModel = isReady ? state.model : null;
+  readyModel = isReady ? loaded : null;
 }
 
 function onDown(trouble) {

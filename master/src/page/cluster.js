@@ -27,6 +27,13 @@ export function whatGoesOn({ phase, reason, devices }) {
   return { text: PHASES[phase] ?? `The cluster is ${phase}.`, share };
 }
 
+/** The model whose chain is drawn, and those that are loaded beside it. */
+function modelsInWords({ model, models }) {
+  const others = (models ?? []).filter((other) => other.model !== model);
+  const beside = others.map((other) => (other.phase === "ready" ? other.model : `${other.model} (${other.phase})`));
+  return beside.length > 0 ? `${model}; also ${beside.join(", ")}` : (model ?? "…");
+}
+
 export class Cluster {
   #root;
   #members;
@@ -62,7 +69,7 @@ export class Cluster {
     const parts = this.#parts;
     const { phase, reason, load, rates } = state;
     const blocks = load?.kv_blocks;
-    say(parts.model, state.model ?? "…");
+    say(parts.model, modelsInWords(state));
     say(parts.facts, facts(state));
     const told = [reason, ...(state.set_aside ?? []).map(asideInWords)].filter(Boolean).map(sentence);
     parts.reason.hidden = told.length === 0;

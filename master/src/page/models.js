@@ -71,9 +71,20 @@ export class Models {
   }
 }
 
-function inWords({ id, bytes: size, loaded }) {
-  const known = [size > 0 && bytes(size), loaded === false && "loads when asked"].filter(Boolean);
-  return [id, ...known].join(" · ");
+function inWords(model) {
+  const known = [model.bytes > 0 && bytes(model.bytes), stateInWords(model)].filter(Boolean);
+  return [model.id, ...known].join(" · ");
+}
+
+/** Whether a model is loaded, or would fit the devices that are there; empty of one of which that is not known. */
+function stateInWords({ loaded, fits, needed_bytes: needed, offered_bytes: offered }) {
+  if (loaded !== false) {
+    return loaded ? "loaded" : "";
+  }
+  if (fits === false) {
+    return needed > offered ? `does not fit: needs ${bytes(needed)}, offered ${bytes(offered)}` : "does not fit";
+  }
+  return fits ? "fits, loads when asked" : "loads when asked";
 }
 
 function lastChosen() {

@@ -221,6 +221,19 @@ pub struct Load {
     pub state_slots: Usage,
 }
 
+impl Load {
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting + other.waiting,
+            running: self.running + other.running,
+            steps: self.steps + other.steps,
+            kv_blocks: self.kv_blocks.and(other.kv_blocks),
+            state_slots: self.state_slots.and(other.state_slots),
+        }
+    }
+}
+
 impl Limits {
     /// What was promised by a plan, with a queue for so many.
     pub fn of(promise: &Promise, chunk: Chunk, queue: usize) -> Self {

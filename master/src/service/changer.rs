@@ -1,13 +1,14 @@
-//! Loads the models that requests wait for, one in the place of the other.
+//! Loads the models that requests wait for, beside those that are loaded where there is room, else in the place of others.
 //!
 //! ```text
-//!             somebody wants one                    loaded
-//!   nothing ──────────────────────▶ loading ───────────────▶ one model ──┐
-//!      ▲                             │    ▲                      │       │ somebody wants another one, which opens:
-//!      ├──────── it failed ──────────┘    │                      ▼       │ the last requests end
-//!      ├───────── unused for so long ─────│─────────────── leaving ◀─────┘
-//!      │                                  └─────────────────────┘│
-//!      └─────────────────────────────────────────────────────────┘ who wants the other one is gone: one model again
+//!            somebody wants it       there is room
+//!   at hand ──────────────────▶ loading ─────────▶ loaded ◀──────────────────────┐
+//!      ▲                         │   ▲                │                          │ who wants the other one is gone
+//!      ├────── it failed ────────┘   │                │ another one needs its room, and it was
+//!      │                             │ there is none: │ not used for longer than others
+//!      │                             │ another leaves ▼                          │
+//!      ├──── unused for so long ─────│──────────── leaving ──────────────────────┘
+//!      └─────────────────────────────└────────────────┘ the last requests have ended
 //! ```
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ use tracing::{info, warn};
 
 use super::queue::Queue;
 use crate::api::{Desk, Served, Want};
+use crate::board::Board;
 use crate::chronicle::Kind;
 use crate::deployment::keeper::Keeper;
-use crate::deployment::trust::Trust;
 use crate::monitor::Monitor;
 use crate::scheduler::{self, Scheduler};
 use crate::shelf::{AtHand, WhyNot};
@@ -32,11 +33,19 @@ pub(crate) trait Load {
     /// Why not.
     fn check(&self, model: &AtHand) -> Result<(), WhyNot>;
 
-    /// Loads it, where members that did wrong get no layers if `trust` says so.
+    /// Loads it beside whatever is loaded, and tells `monitor` how far it is.
     ///
     /// # Errors
     /// Why it cannot be; nothing is held then.
-    async fn load(&mut self, model: &AtHand, trust: &Trust) -> Result<Loaded, WhyNot>;
+    async fn load(&mut self, model: &AtHand, monitor: &Arc<Monitor>) -> Result<Loaded, Failed>;
+}
+
+/// Why a model is not loaded.
+pub(crate) enum Failed {
+    /// Others that are loaded take the room that it needs.
+    Crowded(WhyNot),
+    /// It cannot be, whoever leaves.
+    Never(WhyNot),
 }
 
 /// A model that is loaded.
@@ -52,6 +61,7 @@ pub(crate) struct Loaded {
 /// What is loaded, without a use of it that would keep it.
 struct Running {
     name: String,
+    monitor: Arc<Monitor>,
     kept: Kept,
     used: oneshot::Receiver<()>,
 }
@@ -81,18 +91,15 @@ impl Kept {
         }
     }
 
-    /// Lets all of it go; returns how members behaved.
-    async fn put_away(self) -> Trust {
+    /// Lets all of it go.
+    async fn put_away(self) {
         let Self { scheduler, mut keeper, stop } = self;
         let ended = scheduler.ended();
         drop((stop, scheduler));
         match keeper.join_next().await {
             Some(Ok(keeper)) => keeper.put_away().await,
             // It panicked: of what it held nothing is left once the pipeline is closed, too.
-            Some(Err(_)) | None => {
-                ended.await;
-                Trust::new()
-            }
+            Some(Err(_)) | None => _ = ended.await,
         }
     }
 }
@@ -101,18 +108,16 @@ impl Kept {
 pub(crate) struct Changer<L> {
     desk: Arc<Desk>,
     queue: Queue,
-    monitor: Arc<Monitor>,
+    board: Arc<Board>,
     load: L,
-    running: Option<Running>,
-    /// How members have behaved, while no keeper knows.
-    trust: Trust,
+    running: Vec<Running>,
 }
 
 /// What comes next.
 enum Next {
     Wanted(Arc<AtHand>),
-    /// Nobody used the loaded model for so long.
-    Unused,
+    /// Nobody used the loaded model of this name for as long as it was to stay.
+    Unused(String),
     /// Nothing can be answered any more.
     Broken(Broken),
     /// The desk is gone.
@@ -127,34 +132,18 @@ impl<L: Load> Changer<L> {
     pub(crate) fn without(
         desk: Arc<Desk>,
         wanted: mpsc::UnboundedReceiver<Want>,
-        monitor: Arc<Monitor>,
+        board: Arc<Board>,
         load: L,
     ) -> Self {
-        monitor.idle(None);
-        Self::of(desk, wanted, monitor, load)
+        board.idle(None);
+        Self { desk, queue: Queue::new(wanted), board, load, running: Vec::new() }
     }
 
-    /// The same where a model is loaded.
-    pub(crate) fn with(
-        desk: Arc<Desk>,
-        wanted: mpsc::UnboundedReceiver<Want>,
-        monitor: Arc<Monitor>,
-        load: L,
-        loaded: Loaded,
-    ) -> Self {
-        let mut changer = Self::of(desk, wanted, monitor, load);
-        changer.put_out(loaded);
+    /// The same where a model is loaded, of which this monitor tells.
+    pub(crate) fn with(self, monitor: Arc<Monitor>, loaded: Loaded) -> Self {
+        let mut changer = self;
+        changer.put_out(monitor, loaded);
         changer
-    }
-
-    fn of(
-        desk: Arc<Desk>,
-        wanted: mpsc::UnboundedReceiver<Want>,
-        monitor: Arc<Monitor>,
-        load: L,
-    ) -> Self {
-        let queue = Queue::new(wanted);
-        Self { desk, queue, monitor, load, running: None, trust: Trust::new() }
     }
 
     /// Does what requests need until nothing can be answered any more.
@@ -162,7 +151,7 @@ impl<L: Load> Changer<L> {
         loop {
             let done = match self.next().await {
                 Next::Wanted(model) => self.change(&model).await,
-                Next::Unused => self.leave().await.map(|()| self.monitor.idle(None)),
+                Next::Unused(name) => self.leave(&name, None).await.map(|_| ()),
                 Next::Broken(why) => Err(why),
                 Next::Over => std::future::pending().await,
             };
@@ -173,21 +162,18 @@ impl<L: Load> Changer<L> {
     }
 
     async fn next(&mut self) -> Next {
-        let wanted = |model: Option<_>| model.map_or(Next::Over, Next::Wanted);
-        match &mut self.running {
-            None => wanted(self.queue.next().await),
-            Some(running) => tokio::select! {
-                why = running.kept.broken() => Next::Broken(why),
-                model = self.queue.next() => wanted(model),
-                () = self.desk.unused() => Next::Unused,
-            },
+        let Self { running, queue, desk, .. } = self;
+        tokio::select! {
+            why = broken(running) => Next::Broken(why),
+            model = queue.next() => model.map_or(Next::Over, Next::Wanted),
+            name = desk.unused() => Next::Unused(name),
         }
     }
 
     /// Sees to it that the model is loaded, and tells those who wait for it.
     async fn change(&mut self, model: &AtHand) -> Result<(), Broken> {
         let name = &model.name;
-        if self.running.as_ref().is_some_and(|running| running.name == *name) {
+        if self.running.iter().any(|running| running.name == *name) {
             self.answer(name);
             return Ok(());
         }
@@ -195,54 +181,58 @@ impl<L: Load> Changer<L> {
             self.refuse(name, &why);
             return Ok(());
         }
-        if !self.let_finish(Some(name)).await? {
-            return Ok(());
-        }
-        self.put_away().await;
-        if !self.queue.is_wanted(name) {
-            self.monitor.idle(None);
-            return Ok(());
-        }
-        info!(model = %name, "a model is being loaded");
-        self.monitor.begins(name);
-        let loaded = tokio::select! {
-            loaded = self.load.load(model, &self.trust) => loaded,
-            never = self.queue.tend() => match never {},
-        };
-        match loaded {
-            Ok(mut loaded) => {
-                loaded.keeper.trust = std::mem::replace(&mut self.trust, Trust::new());
-                self.put_out(loaded);
-                self.answer(name);
-            }
-            Err(why) => {
-                self.monitor.idle(Some(&format!("{name} could not be loaded: {why}")));
-                self.refuse(name, &why);
+        while self.queue.is_wanted(name) {
+            info!(model = %name, "a model is being loaded");
+            let monitor = self.board.begins(name);
+            let loaded = tokio::select! {
+                loaded = self.load.load(model, &monitor) => loaded,
+                never = self.queue.tend() => match never {},
+                never = self.desk.watch() => match never {},
+            };
+            let failed = match loaded {
+                Ok(loaded) => {
+                    self.put_out(monitor, loaded);
+                    self.answer(name);
+                    return Ok(());
+                }
+                Err(failed) => failed,
+            };
+            self.board.ends(&monitor);
+            let guest = self.desk.guests().into_iter().next();
+            match (failed, guest) {
+                (Failed::Crowded(why), Some(guest)) => {
+                    info!(model = %name, leaves = %guest.name, %why, "a model makes room");
+                    if !self.leave(&guest.name, Some(name)).await? {
+                        return Ok(());
+                    }
+                }
+                (Failed::Crowded(why) | Failed::Never(why), _) => {
+                    self.board.idle(Some(&format!("{name} could not be loaded: {why}")));
+                    self.refuse(name, &why);
+                    return Ok(());
+                }
             }
         }
         Ok(())
     }
 
     /// Gives what is loaded to whoever asks for it.
-    fn put_out(&mut self, Loaded { served, keeper, used }: Loaded) {
-        self.running = Some(Running { name: served.name.clone(), kept: Kept::new(keeper), used });
-        self.monitor.ready();
-        self.monitor.chronicle.add(Kind::Service, format!("{} is ready", served.name));
+    fn put_out(&mut self, monitor: Arc<Monitor>, Loaded { served, keeper, used }: Loaded) {
+        monitor.ready();
+        self.board.chronicle.add(Kind::Service, format!("{} is ready", served.name));
+        let (name, kept) = (served.name.clone(), Kept::new(keeper));
+        self.running.push(Running { name, monitor, kept, used });
         self.desk.give(served);
     }
 
-    /// Puts the loaded model away once its last requests have ended.
-    async fn leave(&mut self) -> Result<(), Broken> {
-        self.let_finish(None).await?;
-        self.put_away().await;
-        Ok(())
-    }
-
-    /// Gives the loaded model to nobody any more, and waits until who has it is done. False if the model that shall take
-    /// its place is not wanted any more, and it is given again.
-    async fn let_finish(&mut self, successor: Option<&str>) -> Result<bool, Broken> {
-        let Some(Running { kept, used, .. }) = &mut self.running else { return Ok(true) };
-        self.desk.withdraw();
+    /// Gives the loaded model of this name to nobody any more, waits until who has it is done, and lets all of it go. False
+    /// if the model that shall have its room is not wanted any more, and it is given again.
+    async fn leave(&mut self, name: &str, successor: Option<&str>) -> Result<bool, Broken> {
+        let Some(place) = self.running.iter().position(|running| running.name == name) else {
+            return Ok(true);
+        };
+        self.desk.withdraw(name);
+        let Running { kept, used, .. } = &mut self.running[place];
         let unwanted = async {
             match successor {
                 Some(name) => self.queue.nobody_wants(name).await,
@@ -250,19 +240,22 @@ impl<L: Load> Changer<L> {
             }
         };
         tokio::select! {
-            _ = used => Ok(true),
-            why = kept.broken() => Err(why),
-            () = unwanted => Ok(!self.desk.give_again()),
+            never = self.desk.watch() => match never {},
+            _ = used => {}
+            why = kept.broken() => return Err(why),
+            () = unwanted => {
+                if self.desk.give_again(name) {
+                    return Ok(false);
+                }
+            }
         }
-    }
-
-    /// Lets all go that was loaded.
-    async fn put_away(&mut self) {
-        if let Some(Running { name, kept, .. }) = self.running.take() {
-            self.trust = kept.put_away().await;
-            info!(model = %name, "a model is put away");
-            self.monitor.chronicle.add(Kind::Service, format!("{name} is put away"));
-        }
+        let Running { name, monitor, kept, .. } = self.running.remove(place);
+        kept.put_away().await;
+        self.board.ends(&monitor);
+        self.board.idle(None);
+        info!(model = %name, "a model is put away");
+        self.board.chronicle.add(Kind::Service, format!("{name} is put away"));
+        Ok(true)
     }
 
     /// Gives the loaded model to those who wait for it.
@@ -275,7 +268,16 @@ impl<L: Load> Changer<L> {
     /// Tells those who wait for a model that they wait in vain.
     fn refuse(&mut self, name: &str, why: &WhyNot) {
         warn!(model = %name, %why, "a model cannot be loaded");
-        self.monitor.chronicle.add(Kind::Warning, format!("{name} could not be loaded: {why}"));
+        self.board.chronicle.add(Kind::Warning, format!("{name} could not be loaded: {why}"));
         self.queue.answer(name, |_| Err(why.clone()));
+    }
+}
+
+/// Completes when one of them can answer nothing any more, with why. May be dropped before.
+async fn broken(running: &mut [Running]) -> Broken {
+    let all: Vec<_> = running.iter_mut().map(|it| Box::pin(it.kept.broken())).collect();
+    match all.is_empty() {
+        true => std::future::pending().await,
+        false => futures_util::future::select_all(all).await.0,
     }
 }

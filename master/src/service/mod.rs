@@ -1,6 +1,6 @@
-//! A service of several models, of which one is loaded at a time.
+//! A service of several models, of which as many are loaded as there is room for.
 //!
-//! Start with `changer` (`Changer`: loads what requests wait for, and puts away what nobody uses); `queue` is who waits.
+//! Start with `changer` (`Changer`: loads what requests wait for, and puts away what nobody uses, or what has to make room); `queue` is who waits.
 //!
 //! Invariants:
 //! - No request that has a model is cut off for one that wants another.
@@ -9,4 +9,4 @@
 mod changer;
 mod queue;
 
-pub(crate) use changer::{Changer, Load, Loaded};
+pub(crate) use changer::{Changer, Failed, Load, Loaded};

@@ -54,8 +54,11 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         ..wire::Description::default()
     };
     all.push(with_kind(2, description.encode_to_vec()));
-    let hold =
-        wire::HoldRequest { master_name: "desk".to_owned(), shut_out: vec![7_u8; 48].into() };
+    let hold = wire::HoldRequest {
+        master_name: "desk".to_owned(),
+        shut_out: vec![7_u8; 48].into(),
+        beside: "lease".to_owned(),
+    };
     all.push(with_kind(3, hold.encode_to_vec()));
     let push = wire::PushFrame {
         manifest: vec![b'{'; 20].into(),

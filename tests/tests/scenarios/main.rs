@@ -39,6 +39,7 @@ mod split;
 mod structured;
 mod survive;
 mod timing;
+mod together;
 mod traces;
 mod trust;
 mod weights;

@@ -1,4 +1,4 @@
-//! Several models at hand: each loaded when it is asked for, none cut off, and nothing pushed a second time.
+//! Several models at hand, of which one has room: each loaded when it is asked for, none cut off, and nothing pushed a second time.
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use cake_tests::master::{path, pins, strs};
 use cake_tests::streams::count;
-use cake_tests::{Golden, Master, Server, TestWorker, golden, until};
+use cake_tests::{Golden, Master, Server, golden, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-const LIMIT: Duration = Duration::from_secs(60);
-const COMPLETIONS: &str = "/v1/completions";
+use crate::together::{CHUNK, needs, offering};
+
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const COMPLETIONS: &str = "/v1/completions";
 /// Of two models of five layers each.
-const PLACE: [(&str, usize, usize); 3] = [("a", 0, 2), ("b", 2, 4), ("c", 4, 5)];
+pub(crate) const PLACE: [(&str, usize, usize); 3] = [("a", 0, 2), ("b", 2, 4), ("c", 4, 5)];
 const TOKENS: usize = 12;
 
 /// A greedy completion of this model's recorded prompt.
-fn ask(golden: &Golden, name: &str) -> Value {
+pub(crate) fn ask(golden: &Golden, name: &str) -> Value {
     json!({
         "model": name, "prompt": golden.prompt_ids, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": true,
         "logprobs": 0,
@@ -25,7 +27,7 @@ fn ask(golden: &Golden, name: &str) -> Value {
 }
 
 /// Text and log-probabilities, to the bit.
-fn said(server: &Server, golden: &Golden, name: &str) -> (Value, Value) {
+pub(crate) fn said(server: &Server, golden: &Golden, name: &str) -> (Value, Value) {
     let body = server.post(COMPLETIONS, &ask(golden, name)).good();
     assert_eq!(body["model"], name);
     let choice = &body["choices"][0];
@@ -33,20 +35,20 @@ fn said(server: &Server, golden: &Golden, name: &str) -> (Value, Value) {
 }
 
 /// What a server of this model alone says.
-fn alone(golden: &Golden, name: &str) -> (Value, Value) {
+pub(crate) fn alone(golden: &Golden, name: &str) -> (Value, Value) {
     let server = Server::start(&Master::alone(), &golden.path, &["--numerics", "exact"]);
     said(&server, golden, name)
 }
 
 /// The models that are loaded, as Ollama's API has it.
-fn running(server: &Server) -> Vec<String> {
+pub(crate) fn running(server: &Server) -> Vec<String> {
     let body = server.get("/api/ps").good();
     let models = body["models"].as_array().expect("a list").iter();
     models.map(|model| model["name"].as_str().expect("a name").to_owned()).collect()
 }
 
 /// A copy of a model's files.
-fn copy(model: &Path, target: &Path) {
+pub(crate) fn copy(model: &Path, target: &Path) {
     std::fs::create_dir_all(target).expect("it can be made");
     for entry in std::fs::read_dir(model).expect("it is there").flatten() {
         std::fs::copy(entry.path(), target.join(entry.file_name())).expect("it can be copied");
@@ -57,9 +59,13 @@ fn copy(model: &Path, target: &Path) {
 fn two_models_take_turns_over_workers_that_hold_both() {
     let (llama, qwen) = (golden("llama"), golden("qwen2"));
     let expected = [alone(&llama, "llama"), alone(&qwen, "qwen2")];
-    let workers = TestWorker::several(&["a", "b", "c"]);
     let pins = pins(&PLACE);
-    let args: Vec<&str> = [strs(&pins), vec!["--numerics", "exact"]].concat();
+    let args: Vec<&str> = [strs(&pins), vec!["--numerics", "exact"], CHUNK.to_vec()].concat();
+    // Each fits, and not both.
+    let names = ["a", "b", "c"];
+    let memory = [&llama, &qwen].map(|model| needs(&model.path, &names, &args[..args.len() - 2]).0);
+    let memory = memory.into_iter().fold(0, u64::max);
+    let workers = names.map(|name| offering(name, memory));
     let master = Master::over(&workers);
     let server = Server::of_several(&master, &[&llama.path, &qwen.path], &args);
     let pushed = || count(&server, "cake_pushed_bytes_total");
@@ -147,14 +153,14 @@ fn a_model_that_cannot_be_loaded_leaves_the_other_where_it_is() {
 fn whoever_leaves_while_waiting_changes_nothing() {
     let demo = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../master/demo-model"));
     let llama = golden("llama");
-    let worker = TestWorker::new("a");
-    let server = Server::of_several(&Master::over([&worker]), &[&demo, &llama.path], &[]);
+    let memory = [&demo, &llama.path].map(|model| needs(model, &["a"], &[]).0);
+    let worker = offering("a", memory.into_iter().fold(0, u64::max));
+    let server = Server::of_several(&Master::over([&worker]), &[&demo, &llama.path], &CHUNK);
     let long = json!({
-        "model": "demo-model", "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true, "n": 4,
+        "model": "demo-model", "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true, "n": 8,
     });
     let mut events = server.stream(COMPLETIONS, &long);
     events.next().expect("it has begun");
-    worker.signal(Signal::STOP); // So that the answer does not end meanwhile.
     let body = ask(&llama, "llama").to_string();
     let host = server.url.strip_prefix("http://").expect("a URL");
     let head =
@@ -162,6 +168,7 @@ fn whoever_leaves_while_waiting_changes_nothing() {
     let mut leaves = TcpStream::connect(host).expect("it listens");
     write!(leaves, "{head}\r\n\r\n{body}").expect("sent");
     until("the model to be withdrawn", LIMIT, || running(&server).is_empty());
+    worker.signal(Signal::STOP); // So that the answer does not end meanwhile.
     drop(leaves);
     until("the model to be given again", LIMIT, || running(&server) == ["demo-model:latest"]);
     worker.signal(Signal::CONT);

@@ -1,5 +1,6 @@
-//! The models at hand, as Ollama's API tells of them, and of the one that is loaded.
+//! The models at hand, as Ollama's API tells of them, and of those that are loaded.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -85,15 +86,19 @@ pub(super) async fn tags(Ready(server): Ready) -> Json<Value> {
 }
 
 pub(super) async fn running(Ready(server): Ready) -> Json<Value> {
-    let left = server.desk.keeps().map_or(LOADED_FOR, |left| left.min(LOADED_FOR));
-    let entries = server.desk.loaded().map(|served| {
+    // Before they are looked at, which is a use of them.
+    let names = server.desk.guests().into_iter().map(|guest| guest.name);
+    let left = |name: &str| server.desk.keeps(name).map_or(LOADED_FOR, |left| left.min(LOADED_FOR));
+    let left: HashMap<String, Duration> = names.map(|name| (name.clone(), left(&name))).collect();
+    let entries = server.desk.loaded().into_iter().map(|served| {
+        let left = left.get(&served.name).copied().unwrap_or(LOADED_FOR);
         let mut entry = entry(&served.name, &served.about);
         entry["expires_at"] = json!(date(SystemTime::now() + left));
         entry["size_vram"] = json!(0); // Whose memory it is in, `/api/cluster` says.
         entry["context_length"] = json!(served.scheduler.limits().context);
         entry
     });
-    Json(json!({ "models": entries.into_iter().collect::<Vec<_>>() }))
+    Json(json!({ "models": entries.collect::<Vec<_>>() }))
 }
 
 pub(super) async fn show(
@@ -102,7 +107,7 @@ pub(super) async fn show(
 ) -> Result<Json<Value>, ApiError> {
     let (name, own) = called(&server, request.named())?;
     let model = server.at_hand(&own)?;
-    let served = server.desk.loaded().filter(|served| served.name == own);
+    let served = server.desk.loaded_as(&own);
     let not_loaded = |why: WhyNot| ApiError::NotLoaded { model: own.clone(), why };
     let about = match (&served, &model.about) {
         (Some(served), _) => &served.about,

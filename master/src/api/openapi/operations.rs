@@ -209,7 +209,7 @@ pub(super) fn all() -> Vec<Operation> {
             &[json(shapes::vector)],
         ),
         get(Ollama, "/api/tags", "The models at hand.", &[json(shapes::listed)]),
-        get(Ollama, "/api/ps", "The one that is loaded.", &[json(shapes::listed)]),
+        get(Ollama, "/api/ps", "Those that are loaded.", &[json(shapes::listed)]),
         post::<NameRequest>(Ollama, "/api/show", "What is known of one.", &[json(shapes::shown)]),
         get(
             Ollama,

@@ -38,7 +38,7 @@ pub(super) fn model() -> Value {
     json!({
         "id": "text", "object": "=model", "created": "whole", "owned_by": "text", "type": "=model", "display_name": "text",
         "created_at": "text", "context_length?": "whole", "max_input_tokens?": "whole", "lifecycle": "text",
-        "loaded": "flag", "bytes": "whole",
+        "loaded": "flag", "bytes": "whole", "fits": "flag?", "needed_bytes?": "whole", "offered_bytes?": "whole",
     })
 }
 
@@ -105,8 +105,8 @@ pub(super) fn cluster() -> Value {
     let rates =
         json!({ "prompt_tokens_per_second": "number", "generated_tokens_per_second": "number" });
     json!({
-        "model": "text?", "phase": "text", "reason": "text?", "context": "whole?", "layers": "whole?", "devices": [device],
-        "load": "any", "rates": rates,
+        "model": "text?", "phase": "text", "reason": "text?", "context": "whole?", "layers": "whole?", "devices": [&device],
+        "load": "any", "rates": rates, "models": [{ "model": "text", "phase": "text", "devices": [device] }],
     })
 }
 

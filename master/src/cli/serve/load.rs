@@ -12,12 +12,13 @@ use crate::cli::args::SampleArgs;
 use crate::cli::told::{Words, warn};
 use crate::cli::{Error, announce};
 use crate::cluster::Whereabouts;
+use crate::deployment;
 use crate::deployment::keeper::{Keeper, left_out};
 use crate::deployment::trust::Trust;
 use crate::deployment::{PlanRequest, prepare};
 use crate::monitor::Monitor;
 use crate::scheduler::{Limits, OnLoss, Scheduler};
-use crate::service::{Load, Loaded};
+use crate::service::{Failed, Load, Loaded};
 use crate::shelf::{About, AtHand, WhyNot};
 use crate::state::State;
 use crate::text::Text;
@@ -27,7 +28,8 @@ pub(super) struct Loader {
     /// What is asked of each plan.
     pub(super) request: PlanRequest,
     pub(super) cluster: Whereabouts,
-    pub(super) monitor: Arc<Monitor>,
+    /// How members have behaved, whichever model they had layers of.
+    pub(super) trust: Trust,
     /// How many requests may wait.
     pub(super) queue: usize,
     pub(super) default_max_tokens: Option<NonZeroUsize>,
@@ -42,14 +44,24 @@ impl Load for Loader {
         block_in_place(|| self.opens(model)).map_err(|error| Arc::new(error) as WhyNot)
     }
 
-    async fn load(&mut self, model: &AtHand, trust: &Trust) -> Result<Loaded, WhyNot> {
+    async fn load(&mut self, model: &AtHand, monitor: &Arc<Monitor>) -> Result<Loaded, Failed> {
         // A worker that is lost may be away for longer than the next model can wait.
         let cluster = self.cluster.some_suffice();
-        let loaded = self.load_over(model, &cluster, trust).await;
+        let loaded = self.load_over(model, &cluster, monitor).await;
         self.request.reprobe = false; // Once is enough.
         self.request.hurry = true;
-        loaded.map_err(|error| Arc::new(error) as WhyNot)
+        loaded.map_err(|error| {
+            let is_crowded = is_crowded(&error);
+            let why = Arc::new(error) as WhyNot;
+            if is_crowded { Failed::Crowded(why) } else { Failed::Never(why) }
+        })
     }
+}
+
+/// Whether it is the models that are loaded which leave no room.
+fn is_crowded(error: &Error) -> bool {
+    use deployment::Error::{Crowded, Shared};
+    matches!(error, Error::Deployment(Crowded(_) | Shared(_)))
 }
 
 impl Loader {
@@ -57,8 +69,12 @@ impl Loader {
     ///
     /// # Errors
     /// [`Error`].
-    pub(super) async fn first(&mut self, model: &AtHand) -> Result<Loaded, Error> {
-        let loaded = self.load_over(model, &self.cluster, &Trust::new()).await;
+    pub(super) async fn first(
+        &mut self,
+        model: &AtHand,
+        monitor: &Arc<Monitor>,
+    ) -> Result<Loaded, Error> {
+        let loaded = self.load_over(model, &self.cluster, monitor).await;
         self.request.reprobe = false;
         self.request.hurry = true; // Whatever is loaded from now on, somebody waits for.
         loaded
@@ -77,13 +93,14 @@ impl Loader {
         &self,
         model: &AtHand,
         cluster: &Whereabouts,
-        trust: &Trust,
+        monitor: &Arc<Monitor>,
     ) -> Result<Loaded, Error> {
-        let Self { request, monitor, .. } = self;
+        let Self { request, .. } = self;
+        let trust = self.trust.shared();
         let told = Arc::new(Words::kept(&monitor.chronicle));
         let mut prepared = prepare(State::open()?, &model.model, cluster, request, told).await?;
         // Who is set aside, or is to be free, is so whatever is loaded.
-        let left_out = left_out(trust, &prepared);
+        let left_out = left_out(&trust, &prepared);
         if left_out.all().iter().any(|name| prepared.has_layers(name)) {
             prepared.replan(request, &left_out).await?;
         }
@@ -125,7 +142,7 @@ impl Loader {
             grace: self.grace,
             scheduler: scheduler.clone(),
             monitor: monitor.clone(),
-            trust: Trust::new(),
+            trust,
             broken,
             paces,
             lateness,

@@ -22,9 +22,11 @@ use super::told::Words;
 use super::{Error, out};
 use crate::api::{self, Bodies, Bounds, Desk, Server, Stop, Store};
 use crate::aside::tidy;
+use crate::board::Board;
 use crate::cluster::Whereabouts;
+use crate::deployment::fits::Fits;
+use crate::deployment::trust::Trust;
 use crate::deployment::{PlanRequest, master_name};
-use crate::monitor::Monitor;
 use crate::request_id;
 use crate::scheduler;
 use crate::service::Changer;
@@ -45,14 +47,14 @@ const DEFAULT_PARALLEL: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0")
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Service")]
 pub(super) struct Args {
-    #[arg(value_name = "MODEL", help = format!("{MODEL}. Of several, each is loaded when a request names it, in the place of the \
-        one before. Default: the models of --models, else those of the Hub's cache"))]
+    #[arg(value_name = "MODEL", help = format!("{MODEL}. Of several, each is loaded when a request names it: beside the \
+        others where there is room, else in the place of that which was not used for the longest time. Default: the models of --models, else those of the Hub's cache"))]
     pub(super) models: Vec<String>,
     /// Serve each model in this directory as well: its directories and files; repeatable.
     #[arg(long = "models", value_name = "DIR")]
     folders: Vec<PathBuf>,
     /// How long a model stays loaded after its last use, where requests do not say: a duration (5m), a number of seconds, or
-    /// forever, which is until another one is asked for.
+    /// forever, which is until another one needs its room.
     #[arg(long, value_name = "DURATION", default_value = "forever")]
     keep_alive: Keep,
     /// Address to listen on (HOST:PORT, or PORT for this machine alone); port 0 lets the system choose.
@@ -112,16 +114,17 @@ impl Args {
         let listeners = [listener].into_iter().chain(ollama).collect();
         let shelf = Arc::new(self.shelf()?);
         let only = shelf.only();
-        let monitor = Arc::new(Monitor::new(only.as_ref().map_or("", |model| &model.name)));
+        let board = Arc::new(Board::new(only.as_ref().map_or("", |model| &model.name)));
         let (desk, wanted) = Desk::new(self.queue, self.keep_alive);
         let desk = Arc::new(desk);
         let (tell, stopping) = watch::channel(Stop::No);
         let server = Arc::new(Server {
-            monitor: monitor.clone(),
+            board: board.clone(),
             keys,
             share_prefixes: self.share_prefixes,
             origins: self.cors_origin.clone(),
             shelf: shelf.clone(),
+            fits: Fits::new(self.request()?),
             desk: desk.clone(),
             pulls: Arc::new(Semaphore::new(1)),
             stopping,
@@ -142,18 +145,24 @@ impl Args {
         // It tells from now on how far it is.
         let _sign = block_in_place(|| put_up(&ServiceSign { url, master: master_name() }));
         let (cluster, _door) =
-            self.cluster.whereabouts_with_door(Words::kept(&monitor.chronicle)).await?;
+            self.cluster.whereabouts_with_door(Words::kept(&board.chronicle)).await?;
         server.membership.set(cluster.membership.clone()).ok(); // Nobody else sets it.
-        let mut loader = self.loader(cluster, &monitor)?;
-        let changer = match &only {
+        let mut loader = self.loader(cluster)?;
+        let first = match &only {
             Some(model) => {
-                let loaded = loader.first(model).await?;
-                Changer::with(desk.clone(), wanted, monitor, loader, loaded)
+                let monitor = board.begins(&model.name);
+                let loaded = loader.first(model, &monitor).await?;
+                Some((monitor, loaded))
             }
             None => {
                 out::note(format_args!("{}", at_hand(&block_in_place(|| shelf.names()))));
-                Changer::without(desk.clone(), wanted, monitor, loader)
+                None
             }
+        };
+        let changer = Changer::without(desk.clone(), wanted, board, loader);
+        let changer = match first {
+            Some((monitor, loaded)) => changer.with(monitor, loaded),
+            None => changer,
         };
         desk.open();
         tokio::spawn(end(ctrl_c.take_over(), desk, tell));
@@ -181,15 +190,19 @@ impl Args {
         Ok(block_in_place(|| Shelf::open(sources, self.model_name.clone()))?)
     }
 
-    /// What loads models over these workers.
-    fn loader(&self, cluster: Whereabouts, monitor: &Arc<Monitor>) -> Result<Loader, Error> {
+    /// What is asked of each plan.
+    fn request(&self) -> Result<PlanRequest, Error> {
         let asked = PlanRequest::try_from(self.plan.clone())?;
-        let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
+        Ok(PlanRequest { parallel: asked.parallel.or(Some(DEFAULT_PARALLEL)), ..asked })
+    }
+
+    /// What loads models over these workers.
+    fn loader(&self, cluster: Whereabouts) -> Result<Loader, Error> {
         let predict = !cluster.addresses().is_empty();
         Ok(Loader {
-            request: PlanRequest { parallel, predict, ..asked },
+            request: PlanRequest { predict, ..self.request()? },
             cluster,
-            monitor: monitor.clone(),
+            trust: Trust::new(),
             queue: self.queue,
             default_max_tokens: self.default_max_tokens,
             allow_special_tokens: self.allow_special_tokens,

@@ -34,7 +34,7 @@ impl Args {
         }
         match requests.is_empty() {
             true => {
-                out::note("no request is computed, or waits for room");
+                out::note("no request is computed, or waits for room or for a model");
                 Ok(())
             }
             false => out::text(text(&requests)),

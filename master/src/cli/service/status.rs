@@ -87,7 +87,7 @@ fn devices(cluster: &Value) -> String {
     )
 }
 
-/// Who has no layers, and why.
+/// What other models are loaded, and who has no layers, and why.
 fn beside(cluster: &Value) -> String {
     let spares: Vec<String> = list(&cluster["spares"]).map(word).collect();
     let spares = match spares.is_empty() {
@@ -98,7 +98,13 @@ fn beside(cluster: &Value) -> String {
         let (name, why) = (word(&aside["worker"]), word(&aside["reason"]));
         format!("{name} gets no layers for {} s: {why}\n", count(&aside["seconds"]))
     });
-    std::iter::once(spares).chain(aside).collect()
+    let also = list(&cluster["models"]).filter(|model| model["model"] != cluster["model"]);
+    let also = also.map(|model| {
+        let reason = word(&model["reason"]);
+        let why = if reason.is_empty() { reason } else { format!(": {reason}") };
+        format!("also {}: {}{why}\n", word(&model["model"]), word(&model["phase"]))
+    });
+    also.chain([spares]).chain(aside).collect()
 }
 
 /// How busy it is.

@@ -22,3 +22,15 @@ pub struct Usage {
     /// Empty.
     pub free: usize,
 }
+
+impl Usage {
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            total: self.total + other.total,
+            held: self.held + other.held,
+            idle: self.idle + other.idle,
+            free: self.free + other.free,
+        }
+    }
+}

@@ -188,6 +188,7 @@ fn a_list_of_the_shut_out_that_cannot_be_read_shuts_the_master_off_and_not_the_l
         let hold = |shut_out: Vec<u8>| wire::HoldRequest {
             master_name: "desk".to_owned(),
             shut_out: shut_out.into(),
+            ..Default::default()
         };
         for bad in [too_long.clone(), vec![1; 17]] {
             let refused = client.hold(hold(bad)).await.expect_err("refused");

@@ -50,8 +50,7 @@ struct Hand {
 impl Hand {
     async fn take(worker: &TestWorker) -> Self {
         let mut client = dial(&worker.address, Tag::default()).await.expect("it listens");
-        let request =
-            wire::HoldRequest { master_name: "by hand".to_owned(), shut_out: Default::default() };
+        let request = wire::HoldRequest { master_name: "by hand".to_owned(), ..Default::default() };
         let mut hold = client.hold(request).await.expect("nobody else has it").into_inner();
         let granted = hold.message().await.expect("a lease").expect("a lease");
         let client = dial(&worker.address, Tag::lease(&granted.lease)).await.expect("listens");

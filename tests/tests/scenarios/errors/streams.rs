@@ -27,8 +27,7 @@ struct Loaded {
 impl Loaded {
     async fn hold(worker: &TestWorker, golden: &Golden) -> Self {
         let mut client = dial(&worker.address, Tag::default()).await.expect("it listens");
-        let request =
-            wire::HoldRequest { master_name: "by hand".to_owned(), shut_out: Default::default() };
+        let request = wire::HoldRequest { master_name: "by hand".to_owned(), ..Default::default() };
         let hold = loop {
             match client.hold(request.clone()).await {
                 Ok(hold) => break hold,

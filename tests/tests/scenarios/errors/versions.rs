@@ -139,8 +139,7 @@ fn a_master_of_another_version_is_refused_by_a_worker() {
     let status = runtime.block_on(async {
         let endpoint = format!("http://{}", worker.address);
         let mut client = wire::worker_client::WorkerClient::connect(endpoint).await.expect("there");
-        let hold =
-            wire::HoldRequest { master_name: "tomorrow".to_owned(), shut_out: Default::default() };
+        let hold = wire::HoldRequest { master_name: "tomorrow".to_owned(), ..Default::default() };
         let mut request = Request::new(hold);
         let number = (PROTOCOL + 1).to_string().parse().expect("digits");
         request.metadata_mut().insert(cake_proto::client::PROTOCOL_KEY, number);
