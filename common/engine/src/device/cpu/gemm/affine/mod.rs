@@ -26,3 +26,5 @@ pub(crate) mod plain;
 mod tests;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod vnni;

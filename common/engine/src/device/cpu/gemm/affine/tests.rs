@@ -9,7 +9,7 @@ use super::plain::Words;
 use super::{
     activations::{Activations, Layout},
     call::Call,
-    tiles::direct::{self, DIRECT_ROWS},
+    vnni::direct::{self, DIRECT_ROWS},
 };
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::gemm::case::RowClass;
@@ -237,12 +237,11 @@ fn instructions_for_bytes_do_not_change_a_bit() {
     }
 }
 
-/// What is beside tiles needs no tile registers, so that processors without them show it, too.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn few_rows_beside_tiles_are_those_of_plain_code() {
+fn few_rows_by_bytes_are_those_of_plain_code() {
     let Some(proof) = Tier::detect().avx512().and_then(|avx512| avx512.vnni()) else {
-        return not_shown("few rows beside tiles", "this processor has no AVX512-VNNI");
+        return not_shown("few rows by bytes", "this processor has no AVX512-VNNI");
     };
     let mut random = Random::new(25);
     for kind in kinds() {

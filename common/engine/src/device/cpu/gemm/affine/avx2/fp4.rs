@@ -4,10 +4,11 @@
 //! bit.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::codes::{Codes, nibbles};
 use super::narrow::{TWICE_AND_12, e4m3, half_e8m0};
-use super::stored::{DIRECT_ROWS, LANES, Params, Stored, VECTOR_BYTES, centred};
+use super::stored::{DIRECT_ROWS, LANES, Params, Stored, VECTOR_BYTES, ask, centred};
 
 /// A matrix of such numbers.
 #[derive(Clone, Copy)]
@@ -94,6 +95,11 @@ macro_rules! shared {
                 codes: self.0.codes.as_ptr().wrapping_add(output * self.0.row_bytes),
                 scales: self.0.scales.as_ptr().wrapping_add(output * self.0.groups),
             }
+        }
+
+        #[inline(always)]
+        fn ask_params(&self, first: usize, outputs: usize, groups: &Range<usize>) {
+            ask(self.0.scales.as_ptr(), first * self.0.groups, groups, outputs);
         }
 
         #[inline(always)]

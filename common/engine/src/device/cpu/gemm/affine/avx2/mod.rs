@@ -4,7 +4,8 @@
 //! Codes come apart in registers, to bytes (`codes`). With few rows (`direct`, `wide_direct`) they are multiplied as they lie
 //! and the sums are transposed; with many (`panel`) they are transposed first and all rows pass over them, on processors
 //! with AVX512-VNNI in tiles of their own (`wide`). How the codes, scales and biases of an encoding come into registers is a
-//! type of its own (`Stored`); nothing else depends on it.
+//! type of its own (`Stored`); nothing else depends on it. Of affine matrices whose codes are bytes or halves of them, few
+//! rows have a kernel of their own there (`vnni`), which takes a line of each output at a time.
 //!
 //! In functions with instructions of their own, adapters that are given closures (`map` of arrays and options) stay calls,
 //! and vectors go through memory to them: up to ten times the time. Loops do not.
@@ -33,6 +34,7 @@ use cake_checkpoint::{Fp4, GgmlType};
 
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
+use super::vnni::direct::{self as vnni, DIRECT_ROWS};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{
@@ -53,7 +55,7 @@ unsafe impl Gemm for WordPairs {
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        prepare(tier, weight, x, weight.encoding().affine())
+        prepare(tier, weight, x, (weight.encoding().affine(), DIRECT_ROWS))
     }
 
     fn tasks<'a>(
@@ -65,9 +67,12 @@ unsafe impl Gemm for WordPairs {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
-        let x = x.made(form(weight.encoding().affine()));
+        let codes = x.made(form(weight.encoding().affine()));
+        if let Some(vnni) = tier.avx512().and_then(Avx512::vnni).filter(|_| rows <= DIRECT_ROWS) {
+            return vnni::matmul(vnni, Call::new(weight, bias, x.values()), codes, y);
+        }
         let weight = weight.affine();
-        let call = product(tier, (rows, parallel), weight.acts, bias, x, y);
+        let call = product(tier, (rows, parallel), weight.acts, bias, codes, y);
         match (weight.bits, weight.group) {
             (Bits::Four, 32) => call.tasks(Nibbles::<32>(weight)),
             (Bits::Four, 64) => call.tasks(Nibbles::<64>(weight)),
@@ -98,7 +103,7 @@ unsafe impl Gemm for InPlacePairs {
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        prepare(tier, weight, x, codes_in_place(weight.encoding()))
+        prepare(tier, weight, x, (codes_in_place(weight.encoding()), wide_direct::ROWS))
     }
 
     fn tasks<'a>(
@@ -176,11 +181,17 @@ fn form(codes: CodeForm) -> Form {
     Form::Lanes(codes)
 }
 
-/// `x` for a product with a matrix whose codes have this form.
-fn prepare<'x>(tier: Tier, weight: &Weight<'_>, x: &'x [f32], codes: CodeForm) -> Prepared<'x> {
+/// `x` for a product with a matrix whose codes have this form: as planes of bytes if they are so few rows and there are
+/// instructions for these.
+fn prepare<'x>(
+    tier: Tier,
+    weight: &Weight<'_>,
+    x: &'x [f32],
+    (codes, few): (CodeForm, usize),
+) -> Prepared<'x> {
     let call = Call::new(*weight, None, x);
     let layout = match tier.avx512().and_then(Avx512::vnni) {
-        Some(_) if call.rows() <= wide_direct::ROWS => Layout::Planes,
+        Some(_) if call.rows() <= few => Layout::Planes,
         _ => Layout::Lanes,
     };
     let weight = AffineMatrix { bits: codes.bits, ..call.weight };

@@ -35,6 +35,7 @@ macro_rules! shared {
         const GROUP: usize = GROUP;
         const LARGEST: usize = $largest;
         const PIECE_BYTES: usize = VECTOR_BYTES;
+        const WIDE: bool = false;
 
         fn outputs(&self) -> usize {
             self.0.outputs()

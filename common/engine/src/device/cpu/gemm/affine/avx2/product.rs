@@ -41,7 +41,7 @@ impl<'a> Product<'a> {
         let Product { proof, vnni, rows, parallel, acts, bias, x, y: target } = self;
         let outputs = stored.outputs();
         let row_bytes = stored.bytes().1;
-        let planes = vnni.filter(|_| rows <= wide_direct::ROWS);
+        let planes = vnni.filter(|_| S::WIDE && rows <= wide_direct::ROWS);
         let few = planes.is_some() || (vnni.is_none() && rows <= S::DIRECT_ROWS);
         let share = match (planes, few) {
             (Some(_), _) => share(outputs, row_bytes, wide_direct::OUTPUTS),
@@ -60,7 +60,9 @@ impl<'a> Product<'a> {
             let outputs = index * share..((index + 1) * share).min(outputs);
             let task = Task { bias, x, rows, outputs, vnni, target };
             let _: Avx2 = proof;
-            if let Some(proof) = planes {
+            if S::WIDE
+                && let Some(proof) = planes
+            {
                 return match acts {
                     Acts::Words => wide_direct::direct::<S, V, N, 2>(proof, &task, stored),
                     Acts::Bytes => wide_direct::direct::<S, V, N, 1>(proof, &task, stored),

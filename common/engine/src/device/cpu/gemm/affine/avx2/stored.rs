@@ -1,9 +1,11 @@
 //! How the weights of an encoding come into registers.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::codes::Codes;
 use super::wide::joined;
+use crate::device::cpu::isa::prefetch::{CACHE_LINE, prefetch};
 use crate::device::cpu::isa::x86::{Line, transposed8};
 
 /// Lanes of a vector: outputs that are computed together, and groups whose scales are transposed at once.
@@ -35,6 +37,8 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Bytes of a piece at most, rounded up.
     const PIECE_BYTES: usize;
 
+    /// Whether few rows beside it are computed here where there is AVX512-VNNI.
+    const WIDE: bool = true;
     /// Whether the first of the two vectors of a sheaf has the even codes, the second the odd ones.
     const EVENS_FIRST: bool = false;
 
@@ -83,6 +87,11 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// # Safety
     /// There are such outputs and such a piece, and the caller is compiled for what [`Codes`] says.
     unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; V];
+
+    /// Asks memory for the share that some groups have of the scales and biases of `outputs` outputs from `first` on, if they lie
+    /// apart from codes. There need not be such outputs.
+    #[inline(always)]
+    fn ask_params(&self, _first: usize, _outputs: usize, _groups: &Range<usize>) {}
 
     /// Scales and biases of groups, at most [`LANES`], of as many outputs: `count` from `first` on, a multiple
     /// of [`LANES`] where a block of codes has several groups.
@@ -182,6 +191,16 @@ impl Params {
 pub(super) unsafe fn centred(scales: __m256, centre: f32) -> (__m256, __m256) {
     // SAFETY: the caller is compiled for AVX2.
     unsafe { (scales, _mm256_mul_ps(_mm256_set1_ps(centre), scales)) }
+}
+
+/// Asks memory for what `groups` have of a part of which every group has so many bytes for all outputs from `first` on, in
+/// lines as they lie.
+#[inline(always)]
+pub(super) fn ask(part: *const u8, first: usize, groups: &Range<usize>, bytes: usize) {
+    let lines = groups.start * bytes / CACHE_LINE..(groups.end * bytes).div_ceil(CACHE_LINE);
+    for line in lines {
+        prefetch(part.wrapping_add(first + line * CACHE_LINE));
+    }
 }
 
 /// A way to multiply: with activations that are words,

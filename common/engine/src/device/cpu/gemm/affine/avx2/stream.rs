@@ -1,8 +1,10 @@
 //! Affine matrices whose codes of 2, 3, 5 or 6 bits lie one behind the other, scales and biases apart from them.
 
+use std::ops::Range;
+
 use super::codes::Codes;
 use super::packed::{Row, params};
-use super::stored::{LANES, Params, Stored, VECTOR_BYTES};
+use super::stored::{LANES, Params, Stored, VECTOR_BYTES, ask};
 use crate::device::cpu::element::FloatType;
 
 /// Bytes that are shifted at once: half of a piece's codes come from them.
@@ -149,6 +151,14 @@ unsafe impl<const GROUP: usize, const SHORT: bool> Stored<1, 1> for Stream<'_, G
             let bytes = C::halves_at(rows, [at, last], SHORT);
             let [even, odd] = bytes.parted(self.pattern);
             [even.or(odd).and(self.pattern.bits)]
+        }
+    }
+
+    #[inline(always)]
+    fn ask_params(&self, first: usize, outputs: usize, groups: &Range<usize>) {
+        let width = self.float.bytes();
+        for part in self.params {
+            ask(part.as_ptr(), first * self.groups * width, groups, outputs * width);
         }
     }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::super::activations::Planes;
 use super::stored::{LANES, Stored, VECTOR_BYTES, WideParams};
 use super::task::Task;
-use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
+use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch, prefetch_near};
 use crate::device::cpu::isa::x86::Avx512Vnni;
 
 /// Outputs that are computed together.
@@ -23,6 +23,8 @@ pub(super) const ROWS: usize = 4;
 const PAIRS: usize = OUTPUTS / 2;
 /// Vectors whose sums are transposed at once.
 const QUAD: usize = 4;
+/// How far ahead in each row codes are asked for once more, into the first-level cache.
+const NEAR: usize = 3 * CACHE_LINE;
 /// Pieces of a unit at most.
 const PIECES: usize = 4;
 
@@ -77,9 +79,12 @@ fn outputs<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize>
     // In the order that rows lie in, which memory is fastest in.
     let mut ahead = bytes.wrapping_add(first * row_bytes + AHEAD.max(OUTPUTS * row_bytes));
     let total = stored.groups();
+    // Whole outputs that lie between these and those whose codes are asked for.
+    let behind = AHEAD.max(OUTPUTS * row_bytes).div_ceil(OUTPUTS * row_bytes) * OUTPUTS;
     let mut y = [_mm512_setzero_ps(); ROWS];
     for start in (0..total).step_by(LANES) {
         let groups = start..(start + LANES).min(total);
+        stored.ask_params(first + behind, OUTPUTS, &groups);
         // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
         unsafe { stored.wide_params(&all.eights, start, groups.len(), &mut all.params) };
         for (row, y) in task.rows.clone().zip(&mut y) {
@@ -130,10 +135,14 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
     mut ahead: *const u8,
     mut y: __m512,
 ) -> __m512 {
-    let lines = (S::PIECES * stored.piece_bytes() * OUTPUTS).div_ceil(CACHE_LINE);
+    let bytes = S::PIECES * stored.piece_bytes(); // Of a unit of an output.
+    let lines = (bytes * OUTPUTS).div_ceil(CACHE_LINE);
     for unit in groups.clone().step_by(S::GROUPS) {
         let high = operands::<S, V, N>(x.planes.high, unit / S::GROUPS);
         let low = operands::<S, V, N>(x.planes.low, unit / S::GROUPS);
+        // Those that a unit begins, so that each is asked for once.
+        let near = unit / S::GROUPS * bytes + NEAR;
+        let near = near / CACHE_LINE..(near + bytes) / CACHE_LINE;
         let mut quads = [[_mm512_setzero_si512(); 2]; N];
         // Written out, since the compiler makes a loop of it, with sums in memory.
         macro_rules! quad {
@@ -142,6 +151,11 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
                 $({
                     let pair = $quad * QUAD + $at;
                     if ASK {
+                        for line in near.clone() {
+                            for row in all.pairs[pair] {
+                                prefetch_near(row.wrapping_add(line * CACHE_LINE));
+                            }
+                        }
                         for line in pair * lines / PAIRS..(pair + 1) * lines / PAIRS {
                             prefetch(ahead.wrapping_add(line * CACHE_LINE));
                         }
@@ -178,7 +192,7 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
         quad!(0: 0 1 2 3);
         quad!(1: 0 1 2 3);
         if ASK {
-            ahead = ahead.wrapping_add(S::PIECES * stored.piece_bytes() * OUTPUTS);
+            ahead = ahead.wrapping_add(bytes * OUTPUTS);
         }
         macro_rules! chain {
             ($group:expr, $dot:expr) => {{

@@ -3,8 +3,8 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::super::vnni::task::Params;
 use super::shape::{STEP, STRIP, Tile};
-use super::task::Params;
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, tile, zero};

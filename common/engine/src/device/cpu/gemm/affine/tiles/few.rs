@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use super::super::activations::Activations;
 use super::super::call::Call;
+use super::super::vnni::task::{PARAM_GROUPS, Task, own_ahead};
 use super::shape::{STEP, Tile, widen};
-use super::task::{PARAM_GROUPS, Task, own_ahead};
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, MIN_GROUP};

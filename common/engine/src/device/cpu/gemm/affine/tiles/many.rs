@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use super::super::activations::Activations;
 use super::super::call::Call;
+use super::super::vnni::task::{PARAM_GROUPS, Params, Task};
 use super::block::{Block, Dots};
 use super::shape::{STEP, STRIP, Tile, widen};
-use super::task::{PARAM_GROUPS, Params, Task};
 use crate::device::cpu::buffer::kept;
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::gemm::amx::finish::Finish;

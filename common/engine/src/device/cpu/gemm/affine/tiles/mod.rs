@@ -1,24 +1,21 @@
 //! Whole-number products with tile registers (AMX), which multiply 16 outputs with 16 rows at a
 //! time.
 //!
-//! With one row to three (`direct`) weights are multiplied as they lie by instructions that multiply bytes, and the sums are
-//! transposed. With few (`few`) codes of bytes are multiplied as they lie. With many (`many`), the codes of some
+//! With one row to three weights are multiplied as they lie by instructions that multiply bytes (`vnni`). With few (`few`) codes of bytes are multiplied as they lie. With many (`many`), the codes of some
 //! groups of some outputs are copied, widened to bytes, into tiles; all rows pass over them. A group
 //! takes a product with each plane of the activations, whose sums are joined and scaled while the next
 //! group is multiplied.
 
 pub(crate) mod block;
-pub(crate) mod direct;
 pub(crate) mod few;
 pub(crate) mod many;
 pub(crate) mod shape;
-mod task;
 
-use self::direct::DIRECT_ROWS;
 use self::few::{FEW_ROWS, FewPacked};
 use self::many::Packed;
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
+use super::vnni::direct::{self, DIRECT_ROWS};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Encoding, Weight};
