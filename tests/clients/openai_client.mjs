@@ -31,12 +31,25 @@ async function chat(client, model) {
 }
 
 async function goesAway(client, model) {
-  const stream = await client.chat.completions.create({ ...GREEDY, model, stream: true });
+  // Answers that fill the context, unless somebody ends them.
+  const asked = { ...GREEDY, model, max_tokens: 100_000, ignore_eos: true, n: 8, stream: true };
+  const before = await cancelled(client);
+  const stream = await client.chat.completions.create(asked);
   for await (const chunk of stream) {
     assert.equal(chunk.object, "chat.completion.chunk");
     break; // The client ends the request.
   }
   assert.ok(stream.controller.signal.aborted);
+  for (const end = Date.now() + 60_000; (await cancelled(client)) === before; ) {
+    assert.ok(Date.now() < end, "the server computes what nobody reads");
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+// How many answers the server gave up.
+async function cancelled(client) {
+  const metrics = await (await fetch(new URL("/metrics", client.baseURL))).text();
+  return Number(/^cake_requests_total\{outcome="cancelled"\} (\d+)$/m.exec(metrics)?.[1] ?? 0);
 }
 
 async function tools(client, model) {
