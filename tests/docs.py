@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Says where the pages in `docs/` lead nowhere, or quote what no program says.
 
-- Every page is in `SUMMARY.md`, and every link of pages, of `README.md` and of `SUMMARY.md` leads to a file.
+- Every page is in `SUMMARY.md`, and every link of pages, of `README.md` and of `SUMMARY.md` leads to a file, and to a
+  heading of it where it names one.
 - Every message in `troubleshooting.md` (a quoted line, with … for what changes) is in the sources: its parts, in order, in one
   file.
 - Every variable of the environment that the sources name is in `reference/environment.md`.
-- Every command in a code block is one that the reference has.
+- Every command in a code block is one that the reference has, with options that it has there; every option that a text
+  names is one of some command.
 
     tests/docs.py        # ends with 1 if there is anything
 """
@@ -37,12 +39,23 @@ def without_code(text):
     return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
 
 
+def anchors(path):
+    """What links to a page's headings are called, as the book and GitHub have it."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", read(path), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def links(path):
-    """Links of a page that lead to no file."""
+    """Links of a page that lead to no file, or to no heading of it."""
     for target in LINK.findall(without_code(read(path))):
-        target = target.split("#")[0]
-        if target and "://" not in target and not os.path.exists(os.path.join(os.path.dirname(path), target)):
-            yield f"leads to {target}, which is not there"
+        if "://" in target:
+            continue
+        file, _, heading = target.partition("#")
+        there = os.path.join(os.path.dirname(path), file) if file else path
+        if not os.path.exists(there):
+            yield f"leads to {file}, which is not there"
+        elif heading and heading not in anchors(there):
+            yield f"leads to {target}, where no heading is called so"
 
 
 def unlisted(pages):
@@ -75,30 +88,71 @@ def unnamed(path, sources):
     yield from (f"lacks {name}" for name in sorted(names) if f"`{name}`" not in text and "TEST" not in name)
 
 
-def unknown(path, commands):
-    """Commands that there are not."""
-    for block in re.findall(r"^```\w*\n(.*?)^```", read(path), re.M | re.S):
-        for program, command in re.findall(r"(?:^|\| )(cake-(?:master|worker)) ([a-z]+)\b", block, re.M):
-            if f"{program} {command}" not in commands:
-                yield f"has {program} {command}, which is no command"
+def options(reference):
+    """The options of each command by its name; those of a program alone are every command's of it."""
+    of = {}
+    for page in reference:
+        for section in re.split(r"^#{1,2} (?=cake-)", read(page), flags=re.M)[1:]:
+            name = section.split("\n", 1)[0].strip()
+            lines = re.findall(r"^- (`-.*?`): ", section, re.M)
+            of[name] = {option for line in lines for option in re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", line)}
+    return of
+
+
+def unknown(path, of):
+    """Commands that there are not, and options that they do not have."""
+    text = read(path)
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S):
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
+            yield from unknown_in(re.sub(r"\s#.*", "", line), of)
+    every = set().union(*of.values()) | {"--help", "--version"}
+    for code in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
+        if code.startswith("cake-"):
+            yield from unknown_in(code, of)
+        elif code.startswith("--"):
+            yield from (f"names {option}, which no command has" for option in named(code) - every)
+
+
+def named(words):
+    """The options in what somebody would type, without what is in quotes."""
+    words = re.sub(r"\"[^\"]*\"|'[^']*'", "", words)
+    return set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", words)) | set(re.findall(r"(?<!\S)-[a-z]\b", words))
+
+
+def unknown_in(line, of):
+    """The same of one line."""
+    for called in re.findall(r"(?:^|\| |-- )(cake-(?:master|worker)\b[^|]*)", line):
+        program, *words = called.split()
+        known = set(of[program]) | {"--help", "--version", "-h"}
+        command = program
+        for word in words:
+            if f"{command} {word}" not in of:
+                break
+            command = f"{command} {word}"
+            known |= of[command]
+        follows = words[0] if words else "-"
+        if command == "cake-master" and re.fullmatch(r"[a-z]+", follows) and follows != "help":
+            yield f"has {program} {follows}, which is no command"
+            continue
+        yield from (f"has {command} with {option}, which it does not have" for option in sorted(named(called) - known))
 
 
 def main():
     pages = [os.path.normpath(page) for page in files(PAGES, ".md")]
     sources = [said(read(path)) for folder in SOURCES for path in files(os.path.join(ROOT, folder), ".rs")]
     reference = [page for page in pages if os.sep + "reference" + os.sep in page]
-    commands = {head for page in reference for head in re.findall(r"^## (\S+ \S+)$", read(page), re.M)}
+    of = options(reference)
     found = list(unlisted(pages))
     for page in pages + [os.path.join(ROOT, "README.md")]:
         found += [(page, what) for what in links(page)]
-        found += [(page, what) for what in unknown(page, commands)]
+        found += [(page, what) for what in unknown(page, of)]
     troubles = os.path.join(PAGES, "troubleshooting.md")
     found += [(troubles, what) for what in unsaid(troubles, sources)]
     variables = os.path.join(PAGES, "reference", "environment.md")
     found += [(variables, what) for what in unnamed(variables, sources)]
     for page, what in found:
         print(f"{os.path.relpath(page, ROOT)} {what}")
-    if not commands or len(pages) < 10 or not any(True for _ in re.findall(r"^> ", read(troubles), re.M)):
+    if len(of) < 30 or len(pages) < 10 or not any(True for _ in re.findall(r"^> ", read(troubles), re.M)):
         print("there are no pages, commands or messages: the check looks in the wrong place")
         return 1
     print(f"{len(found)} wrong in the pages" if found else "every page leads somewhere")
