@@ -51,6 +51,8 @@ pub struct Present {
     pub stored_bytes: u64,
     /// Its battery, if it has one and tells.
     pub battery: Option<Battery>,
+    /// How warm its processor is, in °C, if it tells.
+    pub celsius: Option<u8>,
 }
 
 /// Who came and who went between two looks, in words.
@@ -82,6 +84,7 @@ pub(crate) mod tests {
             free_disk_bytes: 7,
             stored_bytes: 0,
             battery: None,
+            celsius: None,
         }
     }
 

@@ -12,8 +12,8 @@
 //! - Bytes from a peer never panic the process, and sizes are bounded before they are allocated.
 
 mod announce;
-mod battery;
 pub mod cli;
+mod condition;
 pub mod config;
 mod feed;
 pub mod lease;

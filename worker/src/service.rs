@@ -13,7 +13,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::info;
 
-use crate::battery::Told;
+use crate::condition::Told;
 use crate::config::{self, Config, DeviceOffer};
 use crate::feed;
 use crate::lease;
@@ -125,22 +125,17 @@ impl WorkerRpc for Service {
         // The stream owns the lease: when the connection goes, tonic drops it and the worker is free.
         let state = Some((held, leaving, misled, Told::default()));
         let rest = futures_util::stream::unfold(state, |state| async move {
-            let (held, mut leaving, mut misled, mut battery) = state?;
+            let (held, mut leaving, mut misled, mut told) = state?;
             tokio::select! {
                 changed = leaving.changed() => changed.ok()?, // What it belongs to is in `held`.
-                () = battery.changed() => {}
+                () = told.changed() => {}
                 _ = misled.changed() => {
                     let why = "this worker does not know who is shut out, and lets go of its master";
                     return Some((Err(Status::failed_precondition(why)), None));
                 }
             }
             let leaves = leaving.borrow_and_update().is_some();
-            let event = wire::HoldEvent {
-                leaving: leaves,
-                battery: battery.wire(),
-                ..wire::HoldEvent::default()
-            };
-            Some((Ok(event), Some((held, leaving, misled, battery))))
+            Some((Ok(told.event(leaves)), Some((held, leaving, misled, told))))
         });
         Ok(Response::new(Box::pin(granted.chain(rest))))
     }

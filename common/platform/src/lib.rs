@@ -3,7 +3,7 @@
 //! Start with the function that you need: [`free_memory`] and [`default_budget`] (what a device can offer),
 //! [`process_memory`] (what this process holds), [`free_space`] (a disk's room), [`is_at`] (a file that is locked),
 //! [`is_hollow`] (a file of which only the beginning is there),
-//! [`raise_open_files`] (how many files may be open), [`battery`], [`host_name`], [`give_way`] and [`process_gives_way`]
+//! [`raise_open_files`] (how many files may be open), [`battery`], [`temperature`], [`host_name`], [`give_way`] and [`process_gives_way`]
 //! (priorities), [`processor`] (its model), [`return_freed_memory`] (the allocator), [`interrupts`] (Ctrl-C).
 //!
 //! Invariants:
@@ -24,6 +24,7 @@ mod interrupts;
 mod memory;
 mod priority;
 mod processor;
+mod temperature;
 
 pub use allocator::return_freed_memory;
 pub use battery::{Battery, battery};
@@ -35,6 +36,7 @@ pub use interrupts::interrupts;
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};
 pub use priority::{give_way, process_gives_way};
 pub use processor::processor;
+pub use temperature::temperature;
 
 /// This device's name without its domain, or `worker` where the system does not tell one.
 pub fn host_name() -> String {

@@ -36,8 +36,8 @@ pub use measure::{Measured, link, measure, sendable};
 pub use names::LOCAL;
 pub use offer::{Demands, Offer, OfferError, OfferedDevice};
 pub use whereabouts::{Held, Memory, Whereabouts};
-pub use word::Battery;
 use word::Word;
+pub use word::{Battery, Condition};
 
 /// How long one that was there a moment ago may.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -192,9 +192,9 @@ impl Member {
         self.is_held() && self.word.is_leaving()
     }
 
-    /// Its battery, if it has one and tells.
-    pub fn battery(&self) -> Option<Battery> {
-        self.word.battery()
+    /// How its device is, as far as it tells.
+    pub fn condition(&self) -> Condition {
+        self.word.condition()
     }
 
     /// Whether its owner wants it to have no layers.

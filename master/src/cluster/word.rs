@@ -22,19 +22,39 @@ impl Battery {
     }
 }
 
+/// How a device is, as far as it tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Its battery, if it has one.
+    pub battery: Option<Battery>,
+    /// How warm its processor is, in °C, 1 to 150.
+    pub celsius: Option<u8>,
+}
+
+impl Condition {
+    /// As it was said, as far as that can be.
+    fn of(said: &wire::HoldEvent) -> Self {
+        let celsius = said.celsius.and_then(|celsius| u8::try_from(celsius).ok());
+        Self {
+            battery: said.battery.as_ref().and_then(Battery::of),
+            celsius: celsius.filter(|celsius| (1..=150).contains(celsius)),
+        }
+    }
+}
+
 /// The last word.
 #[derive(Debug, Default)]
 pub(super) struct Word {
     leaving: AtomicBool,
-    battery: Mutex<Option<Battery>>,
+    condition: Mutex<Condition>,
 }
 
 impl Word {
     /// It says all of this anew.
     pub(super) fn hear(&self, event: &wire::HoldEvent) {
         self.leaving.store(event.leaving, Ordering::Relaxed);
-        let battery = event.battery.as_ref().and_then(Battery::of);
-        *self.battery.lock().unwrap_or_else(PoisonError::into_inner) = battery;
+        let mut condition = self.condition.lock().unwrap_or_else(PoisonError::into_inner);
+        *condition = Condition::of(event);
     }
 
     /// Whether it asks to be let go.
@@ -42,9 +62,9 @@ impl Word {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Its battery, if it has one and tells.
-    pub(super) fn battery(&self) -> Option<Battery> {
-        *self.battery.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How it is.
+    pub(super) fn condition(&self) -> Condition {
+        *self.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -58,12 +78,18 @@ mod tests {
         let said = |percent, draining| Some(wire::Battery { percent, draining });
         let hear = |leaving, battery| {
             word.hear(&wire::HoldEvent { leaving, battery, ..wire::HoldEvent::default() });
-            (word.is_leaving(), word.battery())
+            (word.is_leaving(), word.condition().battery)
         };
         let expected = Some(Battery { percent: 40, draining: true });
         assert_eq!(hear(false, said(40, true)), (false, expected));
         assert_eq!(hear(true, said(101, true)), (true, None));
         assert_eq!(hear(true, said(u32::MAX, false)), (true, None));
         assert_eq!(hear(false, None), (false, None));
+        let warm = |celsius| {
+            word.hear(&wire::HoldEvent { celsius, ..wire::HoldEvent::default() });
+            word.condition().celsius
+        };
+        assert_eq!([Some(61), None, Some(150)].map(warm), [Some(61), None, Some(150)]);
+        assert_eq!([Some(0), Some(151), Some(256 + 61), Some(u32::MAX)].map(warm), [None; 4]);
     }
 }

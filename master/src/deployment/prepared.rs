@@ -126,6 +126,7 @@ impl Prepared {
             () => Duty::Spare,
         };
         let idle = self.chosen.idle.iter().find(|idle| idle.device == name);
+        let condition = member.condition();
         Present {
             why: idle.filter(|_| duty == Duty::Spare).map(|idle| idle.why.to_string()),
             duty,
@@ -139,7 +140,8 @@ impl Prepared {
             devices: member.offer.devices.iter().map(|device| device.name.clone()).collect(),
             free_disk_bytes: member.offer.free_disk_bytes,
             stored_bytes: member.offer.stored_bytes,
-            battery: member.battery(),
+            battery: condition.battery,
+            celsius: condition.celsius,
         }
     }
 

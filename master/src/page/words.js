@@ -39,11 +39,16 @@ function batteryInWords({ battery }) {
   return battery ? `battery ${battery.percent} %${battery.draining ? ", discharging" : ""}` : "";
 }
 
+/** How warm a device is, if it tells. */
+function warmthInWords({ celsius }) {
+  return celsius == null ? "" : `${celsius} °C`;
+}
+
 /** The system of a worker and what it computes with. */
 export function machineInWords(member) {
   const { system, processor, threads } = member;
   const many = threads > 0 && `${threads} ${threads === 1 ? "thread" : "threads"}`;
-  return [system, processor, many, batteryInWords(member)].filter(Boolean).join(" · ");
+  return [system, processor, many, batteryInWords(member), warmthInWords(member)].filter(Boolean).join(" · ");
 }
 
 /** A rate without its unit; a dash where none is known. */

@@ -73,7 +73,8 @@ fn head(cluster: &Value, url: &str, now: SystemTime) -> String {
 
 /// What is planned, device by device; nothing before there is a plan.
 fn devices(cluster: &Value) -> String {
-    let rows: Vec<[String; 5]> = list(&cluster["devices"]).map(device).collect();
+    let rows: Vec<[String; 5]> =
+        list(&cluster["devices"]).map(|one| device(one, cluster)).collect();
     if rows.is_empty() {
         return String::new();
     }
@@ -130,7 +131,7 @@ fn load(cluster: &Value) -> String {
 }
 
 /// A device's line.
-fn device(device: &Value) -> [String; 5] {
+fn device(device: &Value, cluster: &Value) -> [String; 5] {
     let memory = &device["memory"];
     let parts = ["weights", "kv", "state", "scratch", "overhead"].map(|name| count(&memory[name]));
     let used = parts.into_iter().fold(0, u64::saturating_add);
@@ -148,8 +149,15 @@ fn device(device: &Value) -> [String; 5] {
         word(&device["layers"]),
         format!("{} of {}", format_bytes(used), format_bytes(count(&memory["budget"]))),
         step.map_or_else(|| "-".to_owned(), report::duration),
-        word(&device["state"]) + &progress,
+        word(&device["state"]) + &progress + &warmth(device, cluster),
     ]
+}
+
+/// How warm a device is, where its worker tells.
+fn warmth(device: &Value, cluster: &Value) -> String {
+    let is_it = |member: &&Value| member["name"] == device["name"] && device["local"] != true;
+    let celsius = list(&cluster["members"]).find(is_it).and_then(|it| it["celsius"].as_u64());
+    celsius.map_or_else(String::new, |celsius| format!(", {celsius} °C"))
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -177,6 +185,7 @@ mod tests {
             "model": "smol", "phase": "ready", "reason": null, "encoding": "as-stored", "context": 4096,
             "parallel": 8, "layers": 30, "since_seconds": 100, "spares": ["attic"],
             "set_aside": [{"worker": "tablet", "quarantine": false, "seconds": 9, "reason": "it lied"}],
+            "members": [{"name": "kit\u{7}chen", "celsius": 61}, {"name": "attic", "celsius": 40}],
             "devices": [{
                 "name": "kit\u{7}chen", "state": "ready", "layers": "0..30", "step_seconds": 0.0042,
                 "memory": {"weights": 1 << 20, "kv": 1 << 20, "state": 0, "scratch": 0, "overhead": 0, "budget": 4 << 20},
@@ -189,7 +198,7 @@ mod tests {
         let expected = "smol at http://a:1: ready, up for 2 min 5 s\n\
             30 layers, weights as-stored, room for 8 sequences of 4096 tokens\n\n\
             device   layers  memory          step\n\
-            kitchen  0..30   2 MiB of 4 MiB  4.2 ms  ready\n\n\
+            kitchen  0..30   2 MiB of 4 MiB  4.2 ms  ready, 61 °C\n\n\
             without layers: attic\n\
             tablet gets no layers for 9 s: it lied\n\
             requests: 2 running, 1 waiting, 7 ended since the start\n\
