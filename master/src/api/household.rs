@@ -184,7 +184,7 @@ async fn drain(
         return Err(NotDone::Nobody { worker_id }.into());
     }
     let name = member.map_or(&worker_id, |member| &member.name);
-    membership.drain(&worker_id, drain);
+    block_in_place(|| membership.drain(&worker_id, drain)).map_err(NotDone::from)?;
     let words = match drain {
         true => format!("{name} is to be free: its layers go elsewhere"),
         false => format!("{name} may have layers again"),

@@ -83,7 +83,15 @@ pub(crate) async fn prepare(
             probing,
             observer: &*observer,
         };
-        let chosen = match with.plan(&members, &request, promise).await {
+        let sparing = match sparing(&request, &members) {
+            Some(sparing) => with.plan(&members, &sparing, promise).await.ok(),
+            None => None,
+        };
+        let chosen = match sparing {
+            Some(chosen) => Ok(chosen),
+            None => with.plan(&members, &request, promise).await,
+        };
+        let chosen = match chosen {
             Err(Error::Plan(refusal)) if matches!(refusal, Refusal::DoesNotFit { .. }) => {
                 probing = Probing::Strangers; // Nobody is timed twice for one plan.
                 if slices == WHOLE || request.slices.is_some() {
@@ -189,6 +197,18 @@ fn room(chosen: &Chosen) -> Vec<(LayerRange, u64)> {
     let memory = |stage: &PlannedStage| (stage.memory.budget, stage.memory.total());
     let spare = spare(&stages.iter().map(memory).collect::<Vec<_>>());
     stages.iter().map(|stage| stage.layers).zip(spare).collect()
+}
+
+/// The same request without those that their owner wants free, if there are some beside others.
+fn sparing(request: &PlanRequest, members: &[Member]) -> Option<PlanRequest> {
+    let is_placed = |name: &str| request.pins.iter().any(|pin| pin.device == name);
+    let free = members.iter().filter(|it| it.is_draining() && !is_placed(it.name()));
+    let free: Vec<String> = free.map(|member| member.name().to_owned()).collect();
+    let mut request = request.clone();
+    request.exclude.extend(free);
+    let is_left = |member: &Member| request.exclude.iter().all(|name| name != member.name());
+    let is_other = members.iter().any(Member::is_draining) && members.iter().any(is_left);
+    is_other.then_some(request)
 }
 
 /// What is asked of the plan and who is missing from it, those that are to be left out anyway aside.
