@@ -59,7 +59,7 @@ pub struct Membership {
     sightings: Option<Sightings>,
     /// Woken when a worker that is held says something, or its owner of it.
     pub news: Arc<Notify>,
-    /// Ids of workers that are to have no layers, as their owner says, for as long as this process lives.
+    /// Ids of workers that are to have no layers, as their owner says. Of those that joined, the authority remembers it.
     draining: Arc<Mutex<BTreeSet<String>>>,
     /// Leases that this process has of workers, by their ids, the latest last.
     leases: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
@@ -94,13 +94,16 @@ impl Membership {
         let authority = Arc::new(authority);
         let security = Security::mutual(&authority.master_identity()?)?;
         read_revoked(&security, &authority);
+        let drained = authority.book().read()?;
+        let drained = drained.members().filter(|member| member.draining);
+        let draining = drained.map(|member| member.worker_id.clone()).collect();
         let news = Arc::default();
         let membership = Self {
             security,
             authority: Some(authority.clone()),
             sightings,
             news,
-            draining: Arc::default(),
+            draining: Arc::new(Mutex::new(draining)),
             leases: Arc::default(),
         };
         tokio::spawn(follow(
@@ -175,14 +178,22 @@ impl Membership {
         tokio::task::spawn_blocking(forget).await.ok();
     }
 
-    /// Has the layers of the worker of this id go elsewhere, or lets it have some again.
-    pub fn drain(&self, worker_id: &str, drain: bool) {
+    /// Has the layers of the worker of this id go elsewhere, or lets it have some again, until it is said otherwise: of one
+    /// that did not join, for as long as this process lives. Waits for a disk.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] if that cannot be remembered; then it is as it was.
+    pub fn drain(&self, worker_id: &str, drain: bool) -> Result<(), Error> {
+        if let Some(authority) = &self.authority {
+            authority.book().update(|book| book.drain(worker_id, drain))?;
+        }
         let mut draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
         match drain {
             true => _ = draining.insert(worker_id.to_owned()),
             false => _ = draining.remove(worker_id),
         }
         self.news.notify_one();
+        Ok(())
     }
 
     /// Whether the worker of this id is to have no layers.

@@ -22,9 +22,6 @@ pub struct Known {
     /// Whether it answers; none of one that connects by itself, as it may be connected to another process of this
     /// master, and of one that is shut out, which is not asked.
     pub online: Option<bool>,
-    /// Whether its owner wants that it has no layers of this process's models.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub draining: bool,
     /// Which master holds it.
     pub held_by: Option<String>,
     /// When it was last heard of, in seconds since 1970.
@@ -56,7 +53,6 @@ pub async fn call(membership: &Membership, workers: Vec<WorkerEntry>) -> Vec<Kno
     let known = workers.into_iter().zip(offers).map(|(entry, offer)| {
         let sighting = sightings.get(&entry.worker_id);
         Known {
-            draining: membership.is_draining(&entry.worker_id),
             online: offer.as_ref().map(Option::is_some),
             held_by: offer.flatten().and_then(|offer| offer.held_by),
             seen_seconds: sighting.map(|sighting| sighting.seen_seconds),

@@ -24,10 +24,28 @@ class Server:
         errors = list(jsonschema_rs.validator_for({**schema, "components": self.described["components"]}).iter_errors(value))
         assert not errors, (value, errors[:3])
 
+    def holds_stream(self, schema, events):
+        """Each event is as it is described, and its data is of the schema of one that it may be."""
+        assert events
+        for event in events:
+            self.holds(schema, event)
+            of_data = [one["properties"]["data"] for one in schema["anyOf"]]
+            if {"const": event["data"]} not in of_data:
+                self.holds({"anyOf": [data["contentSchema"] for data in of_data if "contentSchema" in data]}, json.loads(event["data"]))
+
+    def refuses(self, method, path, body):
+        """Neither the description nor the server takes this body."""
+        schema = self.described["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
+        try:
+            self.holds(schema, body)
+        except AssertionError:
+            return self.ask(method, path, body, status=400)
+        raise AssertionError((path, body, "is described"))
+
     def ask(self, method, path, body=None, status=200, query="", **names):
         """The answer, of this status, to a request for a path with these names in it."""
         operation = self.described["paths"][path][method]
-        if body is not None:
+        if body is not None and status != 400:
             self.holds(operation["requestBody"]["content"]["application/json"]["schema"], body)
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path.format(**names) + query, method=method.upper(), data=data)
@@ -38,10 +56,21 @@ class Server:
         content, kind = answer.read(), answer.headers["content-type"].split(";")[0]
         assert answer.status == status, (path, answer.status, content)
         schema = operation["responses"][str(status)]["content"][kind]["schema"]
+        if kind == "text/event-stream":
+            self.holds_stream(schema, events(content.decode()))
+        elif kind == "application/x-ndjson":
+            for line in content.splitlines():
+                self.holds(schema, json.loads(line))
         if kind != "application/json":
             return content.decode()
         self.holds(schema, json.loads(content))
         return json.loads(content)
+
+
+def events(text):
+    """The events of a stream, without the lines that only show that it is alive."""
+    fields = [[line.split(": ", 1) for line in event.splitlines() if not line.startswith(":")] for event in text.split("\n\n")]
+    return [dict(event) for event in fields if event]
 
 
 SHORT = {"messages": QUESTION, "max_tokens": 90, "temperature": 0}
@@ -54,7 +83,9 @@ def openai(server, model):
     server.ask("post", chat, SHORT | {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]})
     server.ask("post", chat, SHORT | {"tools": [TOOL], "tool_choice": "required"})
     assert server.ask("post", chat, SHORT | {"stream": True}).endswith("data: [DONE]\n\n")
-    server.ask("post", chat, SHORT | {"temperature": -1}, status=400)
+    server.refuses("post", chat, SHORT | {"temperature": 2.5})
+    server.refuses("post", chat, {"temperature": 1})
+    server.ask("post", "/v1/completions", {"prompt": "Paris", "max_tokens": 2, "stream": True})
     server.ask("post", "/v1/completions", {"prompt": "Paris", "max_tokens": 2, "logprobs": 1, "echo": True})
     server.ask("post", "/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 2})
     for form in ("float", "base64"):
@@ -69,6 +100,8 @@ def responses(server, model):
     path = "/v1/responses"
     tool = {"type": "function", "name": "get_weather", "parameters": PLACE}
     server.ask("post", path, {"input": "Hi", "tools": [tool], "tool_choice": "required", "metadata": {"a": "b"}})
+    server.ask("post", path, {"input": "Hi", "stream": True})
+    server.refuses("post", path, {"input": "Hi", "truncation": "auto"})
     made = server.ask("post", path, {"input": QUESTION, "instructions": "Be brief."})
     server.ask("get", path + "/{id}", id=made["id"])
     server.ask("get", path + "/{id}/input_items", id=made["id"])
@@ -82,7 +115,8 @@ def anthropic(server, model):
     tool = {"name": "get_weather", "input_schema": PLACE}
     server.ask("post", "/v1/messages", SHORT)
     server.ask("post", "/v1/messages", SHORT | {"tools": [tool], "tool_choice": {"type": "any"}})
-    server.ask("post", "/v1/messages", SHORT | {"max_tokens": 0}, status=400)
+    server.ask("post", "/v1/messages", SHORT | {"stream": True})
+    server.refuses("post", "/v1/messages", SHORT | {"max_tokens": 0})
     server.ask("post", "/v1/messages/count_tokens", {"messages": QUESTION, "system": "Be brief."})
 
 
@@ -100,6 +134,8 @@ def ollama(server, model):
     whole = {"stream": False, "logprobs": True, "options": {"num_predict": 3}}
     server.ask("post", "/api/chat", {"messages": QUESTION} | whole)
     server.ask("post", "/api/chat", {"messages": QUESTION})
+    server.ask("post", "/api/generate", {"prompt": "Hi"})
+    server.refuses("post", "/api/generate", {"prompt": "Hi", "options": {"top_p": 1.5}})
     server.ask("post", "/api/generate", {"prompt": "Hi"} | whole)
     for path in ("/api/chat", "/api/generate"):
         assert server.ask("post", path, {})["done_reason"] == "load"

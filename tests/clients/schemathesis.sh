@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Asks a running server all that its description (`/openapi.json`) says may be asked, and more, and holds the answers to what
 # the description says of them: no error of the server's, no status, content type or JSON that is not described.
-#   schemathesis.sh URL [CASES]    each corner of each description, some 3,500 in sum, and CASES more of each operation by
+#   schemathesis.sh URL [CASES]    each corner of each description, some 4,500 in sum, and CASES more of each operation by
 #                                  chance (100 unless it is said)
 set -euo pipefail
 url=$1 cases=${2:-100}

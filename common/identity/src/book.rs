@@ -188,6 +188,15 @@ impl Book {
         Ok(worker.clone())
     }
 
+    /// Notes whether the owner of the worker of this id wants that it has no layers, and returns whether it may take part.
+    pub fn drain(&mut self, worker_id: &str, drain: bool) -> bool {
+        let member = self.member_mut(worker_id);
+        member.is_some_and(|member| {
+            member.draining = drain;
+            true
+        })
+    }
+
     /// Whether as many are shut out as every worker can be told.
     fn is_full(&self) -> bool {
         self.revoked().count() >= MOST_REVOKED
@@ -290,6 +299,7 @@ mod tests {
             expires_seconds: 0,
             revoked: false,
             named: false,
+            draining: false,
         }
     }
 

@@ -22,4 +22,7 @@ pub struct WorkerEntry {
     /// Whether its owner gave it the name: what it calls itself changes nothing then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub named: bool,
+    /// Whether its owner wants that it has no layers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
 }

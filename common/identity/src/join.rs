@@ -296,6 +296,7 @@ fn decide(
                     expires_seconds: expires_seconds(&certificate),
                     revoked: false,
                     named: false,
+                    draining: false,
                 };
                 match book.member_mut(&worker_id) {
                     Some(known) => *known = entry,

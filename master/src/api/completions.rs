@@ -7,63 +7,75 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
+use super::bounds::{ANY_TOKENS, NEW_TOKENS, NOTHING, PROMPTS};
 use super::error::ApiError;
-use super::params::Terms;
+use super::params::{Terms, Wishes};
 use super::respond::{Sending, Shape, Whole, respond};
-use super::wire::{CompletionLogprobs, CompletionRequest};
+use super::wire::{CompletionLogprobs, CompletionRequest, Prompt};
 use super::{Body, Ready, params};
 use crate::scheduler::{Scope, Token};
 use crate::text::Text;
 
 /// New tokens where a request does not say: as OpenAI has it.
 const DEFAULT_MAX_TOKENS: usize = 16;
-/// Most prompts in one request.
-const MAX_PROMPTS: usize = 64;
 /// Most log-probabilities of a request's prompts, alternatives among them: as many as a body may have values. Each takes
 /// some hundred bytes until the answer is written.
 const MAX_SCORES: usize = 1 << 18;
+
+/// What a request asks for, as far as that can be known without a model.
+pub(super) struct Asked {
+    prompt: Prompt,
+    wishes: Wishes,
+    echo: bool,
+    logprobs: Option<u64>,
+    scores_prompt: bool,
+}
+
+impl Asked {
+    /// # Errors
+    /// [`ApiError::Parameter`] and [`ApiError::Unsupported`] for what cannot be done.
+    pub(super) fn new(request: CompletionRequest) -> Result<Self, ApiError> {
+        let CompletionRequest { prompt, logprobs, echo, suffix, best_of, common } = request;
+        common.unmet.check()?;
+        if suffix.is_some_and(|suffix| !NOTHING.has(suffix.len())) {
+            return Err(ApiError::Unsupported { param: "suffix" });
+        }
+        // All answers are sent: to choose among more is the client's.
+        let answers = common.n.unwrap_or(1);
+        if let Some(found) = best_of.filter(|best_of| *best_of != answers) {
+            return Err(ApiError::parameter("best_of", found, format!("n, which is {answers}")));
+        }
+        let echo = echo.unwrap_or(false);
+        let scores_prompt = echo && logprobs.is_some();
+        if scores_prompt && answers > 1 {
+            // All of them would say the same of the prompt.
+            return Err(ApiError::parameter("n", answers, "1 beside echo and logprobs"));
+        }
+        if !PROMPTS.has(prompt.count()) {
+            let found = format!("{} prompts", prompt.count());
+            return Err(ApiError::parameter("prompt", found, PROMPTS.to_string()));
+        }
+        let new_tokens = if echo { ANY_TOKENS } else { NEW_TOKENS };
+        let wishes = Wishes::new(common, logprobs.unwrap_or(0), new_tokens)?;
+        Ok(Self { prompt, wishes, echo, logprobs, scores_prompt })
+    }
+}
 
 pub(super) async fn create(
     Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let CompletionRequest { prompt, logprobs, echo, suffix, best_of, common } = request;
-    common.unmet.check()?;
-    if suffix.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(ApiError::Unsupported { param: "suffix" });
-    }
-    // All answers are sent: to choose among more is the client's.
-    let answers = common.n.unwrap_or(1);
-    if let Some(found) = best_of.filter(|best_of| *best_of != answers) {
-        return Err(ApiError::parameter("best_of", found, format!("n, which is {answers}")));
-    }
-    let echo = echo.unwrap_or(false);
-    let scores_prompt = echo && logprobs.is_some();
-    if scores_prompt && answers > 1 {
-        // All of them would say the same of the prompt.
-        return Err(ApiError::parameter("n", answers, "1 beside echo and logprobs"));
-    }
-    if !(1..=MAX_PROMPTS).contains(&prompt.count()) {
-        let found = format!("{} prompts", prompt.count());
-        return Err(ApiError::parameter("prompt", found, format!("1 to {MAX_PROMPTS}")));
-    }
-    let served = server.model(common.model.as_deref(), None).await?;
+    let Asked { prompt, wishes, echo, logprobs, scores_prompt } = Asked::new(request)?;
+    let served = server.model(wishes.model.as_deref(), None).await?;
     let prompts = served.ids(prompt).await?;
-    let top_logprobs = logprobs.unwrap_or(0);
     if scores_prompt {
-        check_scores(prompts.iter().map(Vec::len).sum(), top_logprobs)?;
+        check_scores(prompts.iter().map(Vec::len).sum(), logprobs.unwrap_or(0))?;
     }
-    let sending = Sending::new(&common, &prompts);
-    let terms = Terms {
-        scope,
-        top_logprobs,
-        scores_prompt,
-        least_tokens: u64::from(!echo),
-        default_max_tokens: Some(DEFAULT_MAX_TOKENS),
-        grammar: None,
-    };
-    let plan = params::plan(&served, &prompts, common, terms)?;
+    let sending = Sending::new(&wishes, &prompts);
+    let default_max_tokens = Some(DEFAULT_MAX_TOKENS);
+    let terms = Terms { scope, scores_prompt, default_max_tokens, grammar: None };
+    let plan = params::plan(&served, &prompts, wishes, terms)?;
     drop(room); // Of what was sent, ids are left.
     let text =
         |ids: &Vec<u32>| Ok(Echo { first: ids.first().copied(), text: served.text.decode(ids)? });

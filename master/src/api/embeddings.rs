@@ -12,35 +12,65 @@ use cake_engine::blocks_for;
 use serde_json::{Value, json};
 
 use super::bodies::Room;
+use super::bounds::{INPUTS, VECTORS};
 use super::error::ApiError;
-use super::wire::{EmbeddingsRequest, MAX_LISTED, Prompt};
+use super::wire::{EmbeddingsRequest, Prompt};
 use super::{Body, Ready, Served};
 use crate::running;
 use crate::scheduler::{Event, Generation, Goal, Limits, Refusal, Request, Scope};
 
-/// Most texts in one request: as OpenAI has it.
-const MAX_INPUTS: usize = MAX_LISTED;
 /// Between two attempts to find room for more of them.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What a request asks for, as far as that can be known without a model.
+pub(super) struct Asked {
+    model: Option<String>,
+    input: Prompt,
+    write: fn(&[f32]) -> Value,
+}
+
+impl Asked {
+    /// # Errors
+    /// [`ApiError::Parameter`] and [`ApiError::Unsupported`] for what cannot be done.
+    pub(super) fn new(request: EmbeddingsRequest) -> Result<Self, ApiError> {
+        let EmbeddingsRequest { model, input, encoding_format, dimensions, unmet } = request;
+        unmet.check()?;
+        if dimensions.is_some() {
+            return Err(ApiError::Unsupported { param: "dimensions" });
+        }
+        let write: fn(&[f32]) -> Value = match encoding_format.as_deref() {
+            None | Some("float") => |values| json!(values),
+            Some("base64") => |values| json!(base64(values)),
+            Some(other) => {
+                let found = format!("{other:?}");
+                return Err(ApiError::parameter("encoding_format", found, VECTORS.to_string()));
+            }
+        };
+        check_inputs(&input)?;
+        Ok(Self { model, input, write })
+    }
+}
+
+/// Refuses no texts, and too many.
+///
+/// # Errors
+/// [`ApiError::Parameter`].
+pub(super) fn check_inputs(input: &Prompt) -> Result<(), ApiError> {
+    match INPUTS.has(input.count()) {
+        true => Ok(()),
+        false => {
+            let found = format!("{} texts", input.count());
+            Err(ApiError::parameter("input", found, INPUTS.to_string()))
+        }
+    }
+}
 
 pub(super) async fn create(
     Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<EmbeddingsRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let EmbeddingsRequest { model, input, encoding_format, dimensions, unmet } = request;
-    unmet.check()?;
-    if dimensions.is_some() {
-        return Err(ApiError::Unsupported { param: "dimensions" });
-    }
-    let write: fn(&[f32]) -> Value = match encoding_format.as_deref() {
-        None | Some("float") => |values| json!(values),
-        Some("base64") => |values| json!(base64(values)),
-        Some(other) => {
-            let found = format!("{other:?}");
-            return Err(ApiError::parameter("encoding_format", found, "\"float\" or \"base64\""));
-        }
-    };
+    let Asked { model, input, write } = Asked::new(request)?;
     let served = server.model(model.as_deref(), None).await?;
     let Embedded { embeddings, tokens } = embed(&served, scope, input, room, write).await?;
     let entry = |(index, embedding): (usize, Value)| json!({ "object": "embedding", "index": index, "embedding": embedding });
@@ -65,10 +95,7 @@ pub(super) async fn embed(
     mut room: Room,
     write: fn(&[f32]) -> Value,
 ) -> Result<Embedded, ApiError> {
-    if !(1..=MAX_INPUTS).contains(&input.count()) {
-        let found = format!("{} texts", input.count());
-        return Err(ApiError::parameter("input", found, format!("1 to {MAX_INPUTS}")));
-    }
+    check_inputs(&input)?;
     let prompts = served.ids(input).await?;
     let tokens: usize = prompts.iter().map(Vec::len).sum();
     let stop_ids: Arc<HashSet<u32>> = Arc::default();

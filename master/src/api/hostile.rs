@@ -5,8 +5,9 @@ use super::measure::parse;
 use super::messages::{self, MessagesRequest};
 use super::ollama;
 use super::responses::{self, ResponsesRequest};
-use super::tokens::{DetokenizeRequest, TokenizeRequest};
+use super::tokens::{self, DetokenizeRequest, TokenizeRequest};
 use super::wire::{ChatRequest, CompletionRequest, EmbeddingsRequest};
+use super::{completions, embeddings};
 use crate::reply::{Callable, Opening, Reply};
 
 /// Takes bytes as the body of each kind of request, as far as no model is needed.
@@ -21,10 +22,16 @@ pub fn request(bytes: &[u8]) {
         responses::first(request).ok();
     }
     ollama::hostile(bytes);
-    parse::<CompletionRequest>(bytes).ok();
-    parse::<TokenizeRequest>(bytes).ok();
+    if let Ok(request) = parse::<CompletionRequest>(bytes) {
+        completions::Asked::new(request).ok();
+    }
+    if let Ok(request) = parse::<TokenizeRequest>(bytes) {
+        tokens::Asked::new(request).ok();
+    }
     parse::<DetokenizeRequest>(bytes).ok();
-    parse::<EmbeddingsRequest>(bytes).ok();
+    if let Ok(request) = parse::<EmbeddingsRequest>(bytes) {
+        embeddings::Asked::new(request).ok();
+    }
 }
 
 /// Takes bytes as what a model writes that may call the tools `f` and `g`: in one piece, and in pieces of `size`

@@ -14,6 +14,7 @@ use tokio::task::block_in_place;
 
 use super::door::Place;
 use super::error::ApiError;
+use super::extent::Span;
 use super::guard;
 use super::measure::{Bound, Measured};
 use super::not_done::NotDone;
@@ -30,15 +31,19 @@ use crate::wonder::Foreseen;
 
 /// How long a token is good for, and for how many workers, unless it is said.
 const USUAL: (u64, u32) = (3600, 1);
+const TTL_SECONDS: Span<u64> = Span { low: TTL.0.as_secs(), high: TTL.1.as_secs() };
+const USES: Span<u32> = Span { low: 1, high: MOST_USES };
 /// Bytes that a worker that does not exist may offer: from what hardly runs a process to what no machine has.
-const IMAGINED: (u64, u64) = (1 << 20, 1 << 50);
+const IMAGINED: Span<u64> = Span { low: 1 << 20, high: 1 << 50 };
 /// What it is called.
 const NOBODY: &str = "another-device";
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Invite {
+    #[schemars(transform = { TTL_SECONDS })]
     ttl_seconds: Option<u64>,
+    #[schemars(transform = { USES })]
     uses: Option<u32>,
 }
 
@@ -61,6 +66,7 @@ pub(super) struct Nothing {}
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WhatIf {
+    #[schemars(transform = { IMAGINED })]
     bytes: u64,
 }
 
@@ -72,6 +78,21 @@ macro_rules! small {
     };
 }
 small!(Invite, Rename, Drain, Nothing, WhatIf);
+
+impl Invite {
+    /// How long a token is good for, and for how many workers.
+    pub(super) fn terms(&self) -> Result<(Duration, u32), ApiError> {
+        let ttl_seconds = TTL_SECONDS.check("ttl_seconds", self.ttl_seconds)?.unwrap_or(USUAL.0);
+        let uses = USES.check("uses", self.uses)?.unwrap_or(USUAL.1);
+        Ok((Duration::from_secs(ttl_seconds), uses))
+    }
+}
+
+impl WhatIf {
+    pub(super) fn bytes(&self) -> Result<u64, ApiError> {
+        IMAGINED.check("bytes", Some(self.bytes)).map(|_| self.bytes)
+    }
+}
 
 /// What the owner alone may ask for.
 pub(super) fn owned() -> Routes {
@@ -114,21 +135,12 @@ async fn invite(
     State(server): State<Arc<Server>>,
     Body(asked, _room): Body<Invite>,
 ) -> Result<Json<Value>, ApiError> {
+    let terms = asked.terms()?;
     let membership = household(&server)?;
-    let (ttl_seconds, uses) = (asked.ttl_seconds.unwrap_or(USUAL.0), asked.uses.unwrap_or(USUAL.1));
-    let ttl = Duration::from_secs(ttl_seconds);
-    if !(TTL.0..=TTL.1).contains(&ttl) {
-        let expected = format!("{} to {}", TTL.0.as_secs(), TTL.1.as_secs());
-        return Err(ApiError::parameter("ttl_seconds", ttl_seconds, expected));
-    }
-    if !(1..=MOST_USES).contains(&uses) {
-        return Err(ApiError::parameter("uses", uses, format!("1 to {MOST_USES}")));
-    }
     let authority =
         membership.authority().ok_or_else(Membership::missing).map_err(NotDone::from)?;
     let own = door::own_address();
-    let made =
-        block_in_place(|| Invitation::make(authority, (ttl, uses), open_door(membership), own));
+    let made = block_in_place(|| Invitation::make(authority, terms, open_door(membership), own));
     let made = made.map_err(NotDone::from)?;
     Ok(Json(json!({ "invitation": made, "command": made.command(), "code": made.code() })))
 }
@@ -169,7 +181,7 @@ async fn drain(
         return Err(NotDone::Nobody { worker_id }.into());
     }
     let name = member.map_or(&worker_id, |member| &member.name);
-    membership.drain(&worker_id, drain);
+    block_in_place(|| membership.drain(&worker_id, drain)).map_err(NotDone::from)?;
     let words = match drain {
         true => format!("{name} is to be free: its layers go elsewhere"),
         false => format!("{name} may have layers again"),
@@ -181,12 +193,9 @@ async fn drain(
 async fn what_if(
     _ready: Ready,
     State(server): State<Arc<Server>>,
-    Body(WhatIf { bytes }, _room): Body<WhatIf>,
+    Body(asked, _room): Body<WhatIf>,
 ) -> Result<Json<Foreseen>, ApiError> {
-    if !(IMAGINED.0..=IMAGINED.1).contains(&bytes) {
-        let expected = format!("{} to {}", IMAGINED.0, IMAGINED.1);
-        return Err(ApiError::parameter("bytes", bytes, expected));
-    }
+    let bytes = asked.bytes()?;
     let asked = server.board.asked().filter(|_| !server.desk.loaded().is_empty());
     let Some(asked) = asked else {
         let (phase, reason) = server.board.phase();

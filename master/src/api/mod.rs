@@ -21,13 +21,16 @@
 mod answer;
 mod bodies;
 mod body;
+mod bounds;
 mod chat;
 mod completions;
+mod described;
 mod desk;
 mod door;
 mod embeddings;
 mod ending;
 mod error;
+mod extent;
 mod guard;
 pub mod hostile;
 mod household;

@@ -1,7 +1,6 @@
 //! Checks what a client asks for and turns it into requests of the scheduler.
 
-use std::collections::HashSet;
-use std::fmt::Display;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use cake_checkpoint::GenerationConfig;
@@ -9,21 +8,15 @@ use cake_engine::SamplingOptions;
 
 use super::Served;
 use super::answer::Plan;
+use super::bounds::{
+    ANSWERS, BIAS, BIASES, PENALTY, REPETITION, SHARE, STOP_BYTES, STOPS, TEMPERATURE, TOP_LOGPROBS,
+};
 use super::error::ApiError;
+use super::extent::Span;
 use super::wire::{Common, OneOrMany};
 use crate::grammar::Grammar;
 use crate::scheduler::{Choice, Goal, Limits, Refusal, Request, Scope};
 use crate::text::Marks;
-
-/// Most answers to one request.
-const MAX_ANSWERS: u64 = 16;
-/// Most stop strings, and most bytes of each.
-const MAX_STOPS: usize = 16;
-const MAX_STOP_BYTES: usize = 1024;
-/// Most tokens with a bias.
-const MAX_BIAS: usize = 1024;
-/// Most alternatives to each token.
-const MAX_TOP_LOGPROBS: u64 = 20;
 
 /// Most new tokens of a chat's answer where neither request, model nor person says.
 const MOST_TOKENS_UNASKED: usize = 4096;
@@ -50,64 +43,121 @@ pub fn default_max_tokens(model: &GenerationConfig, context: usize) -> usize {
     model.max_new_tokens.unwrap_or((context / 2).min(MOST_TOKENS_UNASKED)).max(1)
 }
 
+/// What a request says of how many tokens there are to be, how they are chosen and how they are sent: within bounds, as far
+/// as that can be known without a model.
+pub(super) struct Wishes {
+    pub(super) model: Option<String>,
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+    answers: u64,
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<usize>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    seed: Option<u64>,
+    bias: Vec<(u32, f32)>,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    top_logprobs: usize,
+    stop: Vec<String>,
+    ignore_eos: bool,
+}
+
+impl Wishes {
+    /// What `common` asks for beside so many alternatives to each token, and so many new tokens.
+    ///
+    /// # Errors
+    /// [`ApiError::Parameter`] for what is out of bounds.
+    pub(super) fn new(
+        common: Common,
+        top_logprobs: u64,
+        new_tokens: Span<u64>,
+    ) -> Result<Self, ApiError> {
+        let Common { max_tokens, max_completion_tokens, .. } = common;
+        let older = new_tokens.check("max_tokens", max_tokens)?;
+        let newer = new_tokens.check("max_completion_tokens", max_completion_tokens)?;
+        let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        let top_logprobs = TOP_LOGPROBS.check("top_logprobs", Some(top_logprobs))?;
+        Ok(Self {
+            answers: ANSWERS.check("n", common.n)?.unwrap_or(1),
+            max_tokens: newer.or(older).map(size),
+            top_logprobs: top_logprobs.map_or(0, size),
+            temperature: TEMPERATURE.check("temperature", common.temperature)?,
+            top_p: SHARE.check("top_p", common.top_p)?,
+            top_k: common.top_k.map(size),
+            min_p: SHARE.check("min_p", common.min_p)?,
+            repetition_penalty: REPETITION
+                .check("repetition_penalty", common.repetition_penalty)?,
+            seed: common.seed.map(|seed| seed as u64),
+            stop: stops(common.stop)?,
+            bias: biases(common.logit_bias.unwrap_or_default())?,
+            presence_penalty: PENALTY
+                .check("presence_penalty", common.presence_penalty)?
+                .unwrap_or(0.0),
+            frequency_penalty: PENALTY
+                .check("frequency_penalty", common.frequency_penalty)?
+                .unwrap_or(0.0),
+            ignore_eos: common.ignore_eos.unwrap_or(false),
+            include_usage: common
+                .stream_options
+                .and_then(|options| options.include_usage)
+                .unwrap_or(false),
+            stream: common.stream.unwrap_or(false),
+            model: common.model,
+        })
+    }
+
+    /// How tokens are chosen: as the request says, else as the model's own files do.
+    fn sampling(&self, defaults: &SamplingOptions) -> SamplingOptions {
+        SamplingOptions {
+            temperature: self.temperature.unwrap_or(defaults.temperature),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            seed: self.seed.unwrap_or_else(fresh_seed),
+        }
+    }
+}
+
 /// What a kind of answers asks for beside the parameters that all kinds share.
 pub(super) struct Terms {
     /// Whose prefixes it shares.
     pub(super) scope: Scope,
-    /// Alternatives to each token.
-    pub(super) top_logprobs: u64,
     /// Whether the tokens of the prompts are scored, too.
     pub(super) scores_prompt: bool,
-    /// Fewest new tokens that may be asked for.
-    pub(super) least_tokens: u64,
     /// Most new tokens where the request does not say, if not as many as in a chat.
     pub(super) default_max_tokens: Option<usize>,
     /// What answers are held to.
     pub(super) grammar: Option<Grammar>,
 }
 
-/// The answers to `prompts`, as `common` asks for them: for each prompt `n`, one after the other.
+/// The answers to `prompts`, as they are wished for: for each prompt so many, one after the other.
 pub(super) fn plan(
     served: &Served,
     prompts: &[Vec<u32>],
-    common: Common,
+    wishes: Wishes,
     terms: Terms,
 ) -> Result<Plan, ApiError> {
-    let Terms { scope, top_logprobs, scores_prompt, least_tokens, .. } = terms;
-    let count = within("n", common.n, 1, MAX_ANSWERS)?.unwrap_or(1);
+    let Terms { scope, scores_prompt, .. } = terms;
+    let count = wishes.answers;
     check_answers(&served.scheduler.limits(), prompts.len(), count)?;
-    let max_tokens = max_tokens(common.max_tokens, common.max_completion_tokens, least_tokens)?;
-    let max_tokens = max_tokens.or(terms.default_max_tokens).unwrap_or(served.max_tokens);
-    if top_logprobs > MAX_TOP_LOGPROBS {
-        let expected = format!("at most {MAX_TOP_LOGPROBS}");
-        return Err(ApiError::parameter("top_logprobs", top_logprobs, expected));
-    }
-    let options = sampling(&served.defaults, &common)?;
-    let stop = stops(common.stop)?;
-    let bias = common.logit_bias.unwrap_or_default();
-    if bias.len() > MAX_BIAS {
-        let found = format!("{} tokens", bias.len());
-        return Err(ApiError::parameter("logit_bias", found, format!("at most {MAX_BIAS}")));
-    }
-    let bias = bias.into_iter().map(|(id, by)| {
-        let found = || format!("{{{id:?}: {by}}}");
-        let expected = "token ids with numbers from -100 to 100";
-        let refused = || ApiError::parameter("logit_bias", found(), expected);
-        let number: u32 = id.parse().map_err(|_| refused())?;
-        ((-100.0..=100.0).contains(&by)).then_some((number, by)).ok_or_else(refused)
-    });
+    let max_tokens = wishes.max_tokens.or(terms.default_max_tokens).unwrap_or(served.max_tokens);
+    let options = wishes.sampling(&served.defaults);
     let choice = Choice {
         options,
-        bias: bias.collect::<Result<_, _>>()?,
-        presence_penalty: penalty("presence_penalty", common.presence_penalty)?,
-        frequency_penalty: penalty("frequency_penalty", common.frequency_penalty)?,
-        top_logprobs: top_logprobs as usize,
+        bias: wishes.bias.into_iter().collect(),
+        presence_penalty: wishes.presence_penalty,
+        frequency_penalty: wishes.frequency_penalty,
+        top_logprobs: wishes.top_logprobs,
         scores_prompt,
         grammar: terms.grammar,
     };
     // One token after a prompt that is scored is told even if it would end the answer: clients count on it.
     let is_told_anyway = scores_prompt && max_tokens == 1;
-    let stop_ids = match common.ignore_eos.unwrap_or(false) || is_told_anyway {
+    let stop_ids = match wishes.ignore_eos || is_told_anyway {
         true => Arc::new(HashSet::new()),
         false => served.stop_ids.clone(),
     };
@@ -124,7 +174,7 @@ pub(super) fn plan(
     };
     let requests = prompts.iter().flat_map(|prompt| (0..count).map(move |index| (prompt, index)));
     let requests = requests.map(|(prompt, index)| request(prompt, index)).collect();
-    Ok(Plan { requests, stop, marks: Marks::default(), after: Vec::new() })
+    Ok(Plan { requests, stop: wishes.stop, marks: Marks::default(), after: Vec::new() })
 }
 
 /// Refuses more answers than may ever run and wait, before anything is made for each of them.
@@ -136,69 +186,36 @@ fn check_answers(limits: &Limits, prompts: usize, count: u64) -> Result<(), Refu
 
 fn stops(stop: Option<OneOrMany<String>>) -> Result<Vec<String>, ApiError> {
     let stop = stop.map_or_else(Vec::new, OneOrMany::into_vec);
-    if stop.len() > MAX_STOPS {
-        let expected = format!("at most {MAX_STOPS} of them");
+    if !STOPS.has(stop.len()) {
+        let expected = format!("{STOPS} of them");
         return Err(ApiError::parameter("stop", format!("{} strings", stop.len()), expected));
     }
-    if let Some(long) = stop.iter().find(|stop| stop.len() > MAX_STOP_BYTES) {
-        let expected = format!("at most {MAX_STOP_BYTES} bytes each");
+    if let Some(long) = stop.iter().find(|stop| !STOP_BYTES.has(stop.len())) {
+        let expected = format!("{STOP_BYTES} bytes each");
         return Err(ApiError::parameter("stop", format!("{} bytes long", long.len()), expected));
     }
     Ok(stop)
 }
 
-/// Either name; the newer one first.
-fn max_tokens(old: Option<u64>, new: Option<u64>, least: u64) -> Result<Option<usize>, ApiError> {
-    let (param, value) = match (new, old) {
-        (Some(new), _) => ("max_completion_tokens", Some(new)),
-        (None, old) => ("max_tokens", old),
-    };
-    match value {
-        Some(found) if found < least => {
-            Err(ApiError::parameter(param, found, format!("at least {least}")))
-        }
-        value => Ok(value.map(|value| usize::try_from(value).unwrap_or(usize::MAX))),
+fn biases(bias: BTreeMap<String, f32>) -> Result<Vec<(u32, f32)>, ApiError> {
+    if !BIASES.has(bias.len()) {
+        let found = format!("{} tokens", bias.len());
+        return Err(ApiError::parameter("logit_bias", found, BIASES.to_string()));
     }
-}
-
-/// What the request says, else what the model's own files do.
-fn sampling(defaults: &SamplingOptions, common: &Common) -> Result<SamplingOptions, ApiError> {
-    let unit = |param, value: Option<f32>| within(param, value, 0.0, 1.0);
-    Ok(SamplingOptions {
-        temperature: within("temperature", common.temperature, 0.0, 2.0)?
-            .unwrap_or(defaults.temperature),
-        top_p: unit("top_p", common.top_p)?.unwrap_or(defaults.top_p),
-        top_k: common.top_k.map_or(defaults.top_k, |k| usize::try_from(k).unwrap_or(usize::MAX)),
-        min_p: unit("min_p", common.min_p)?.unwrap_or(defaults.min_p),
-        repetition_penalty: within("repetition_penalty", common.repetition_penalty, 0.01, 100.0)?
-            .unwrap_or(defaults.repetition_penalty),
-        seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
-    })
+    let read = |(id, by): (String, f32)| {
+        let expected = || format!("token ids with numbers from {BIAS}");
+        let refused = || ApiError::parameter("logit_bias", format!("{{{id:?}: {by}}}"), expected());
+        let number: u32 = id.parse().map_err(|_| refused())?;
+        BIAS.check("logit_bias", Some(by)).map_err(|_| refused())?;
+        Ok((number, by))
+    };
+    bias.into_iter().map(read).collect()
 }
 
 /// Another one for every request that names none.
 fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(())
-}
-
-fn penalty(param: &'static str, value: Option<f32>) -> Result<f32, ApiError> {
-    Ok(within(param, value, -2.0, 2.0)?.unwrap_or(0.0))
-}
-
-/// The value, if there is one, and if it is within these bounds.
-fn within<T: PartialOrd + Display + Copy>(
-    param: &'static str,
-    value: Option<T>,
-    low: T,
-    high: T,
-) -> Result<Option<T>, ApiError> {
-    match value {
-        Some(value) if !(low..=high).contains(&value) => {
-            Err(ApiError::parameter(param, value, format!("{low} to {high}")))
-        }
-        value => Ok(value),
-    }
 }
 
 #[cfg(test)]

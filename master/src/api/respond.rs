@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 use super::Served;
 use super::answer::{Piece, Plan, What, Why, begin};
 use super::error::ApiError;
-use super::wire::{Common, PromptTokensDetails, Usage};
+use super::params::Wishes;
+use super::wire::{PromptTokensDetails, Usage};
 use crate::scheduler::Token;
 use crate::text::Text;
 
@@ -64,11 +65,10 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    pub(super) fn new(common: &Common, prompts: &[Vec<u32>]) -> Self {
-        let options = common.stream_options.and_then(|options| options.include_usage);
+    pub(super) fn new(wishes: &Wishes, prompts: &[Vec<u32>]) -> Self {
         Self {
-            stream: common.stream.unwrap_or(false),
-            include_usage: options.unwrap_or(false),
+            stream: wishes.stream,
+            include_usage: wishes.include_usage,
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
             prompts: prompts.len(),
         }

@@ -6,9 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
-use super::chat::Asked;
+use super::bounds::NEW_TOKENS;
+use super::chat::Asked as Chat;
+use super::described::{Lets, NeedsOne};
 use super::error::ApiError;
 use super::measure::{Bound, Measured};
+use super::params::Wishes;
 use super::wire::{ChatRequest, token_ids};
 use super::{Body, Ready};
 
@@ -17,6 +20,7 @@ const TOKEN_BYTES: usize = 4;
 
 /// `POST /tokenize`: a text, or a chat.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(transform = Lets(&["messages"]), transform = NeedsOne(&["prompt", "messages"]))]
 pub(super) struct TokenizeRequest {
     prompt: Option<String>,
     /// Whether a text gets the tokens around it that the model expects there.
@@ -52,34 +56,51 @@ pub(super) struct Tokenized {
     token_strs: Option<Vec<String>>,
 }
 
+/// What is to be tokenized.
+pub(super) enum Asked {
+    Text { text: String, add_special_tokens: bool, model: Option<String> },
+    Chat(Box<Chat>),
+}
+
+impl Asked {
+    /// # Errors
+    /// [`ApiError::Parameter`] and [`ApiError::Unsupported`] for what cannot be done.
+    pub(super) fn new(request: TokenizeRequest) -> Result<Self, ApiError> {
+        let TokenizeRequest { prompt, add_special_tokens, chat, .. } = request;
+        match (prompt, chat.messages.is_empty()) {
+            (Some(text), true) => {
+                chat.common.unmet.check()?;
+                let Wishes { model, .. } = Wishes::new(chat.common, 0, NEW_TOKENS)?;
+                let add_special_tokens = add_special_tokens.unwrap_or(true);
+                Ok(Self::Text { text, add_special_tokens, model })
+            }
+            (None, false) if add_special_tokens == Some(true) => {
+                let expected = "false beside messages: the template writes all there are";
+                Err(ApiError::parameter("add_special_tokens", true, expected))
+            }
+            (None, false) => Chat::new(chat).map(|chat| Self::Chat(Box::new(chat))),
+            (Some(_), false) => {
+                Err(ApiError::parameter("prompt", "there beside messages", "one of both"))
+            }
+            (None, true) => Err(ApiError::parameter("prompt", "missing", "a text, or messages")),
+        }
+    }
+}
+
 /// The tokens of a text or of a chat, as far as they fit into the context.
 pub(super) async fn tokenize(
     Ready(server): Ready,
     Body(request, room): Body<TokenizeRequest>,
 ) -> Result<Json<Tokenized>, ApiError> {
-    let TokenizeRequest { prompt, add_special_tokens, return_token_strs, chat } = request;
-    let model = chat.common.model.clone();
-    let model = || server.model(model.as_deref(), None);
-    let (served, tokens) = match (prompt, chat.messages.is_empty()) {
-        (Some(prompt), true) => {
-            chat.common.unmet.check()?;
-            let served = model().await?;
-            (served.clone(), served.text_ids(prompt, add_special_tokens.unwrap_or(true)).await?)
+    let return_token_strs = request.return_token_strs;
+    let (served, tokens) = match Asked::new(request)? {
+        Asked::Text { text, add_special_tokens, model } => {
+            let served = server.model(model.as_deref(), None).await?;
+            (served.clone(), served.text_ids(text, add_special_tokens).await?)
         }
-        (None, false) => {
-            if add_special_tokens.unwrap_or(false) {
-                let expected = "false beside messages: the template writes all there are";
-                return Err(ApiError::parameter("add_special_tokens", true, expected));
-            }
-            let mut asked = Asked::new(chat)?;
-            let served = model().await?;
+        Asked::Chat(mut asked) => {
+            let served = server.model(asked.model(), None).await?;
             (served.clone(), asked.prompt(&served).await?.ids)
-        }
-        (Some(_), false) => {
-            return Err(ApiError::parameter("prompt", "there beside messages", "one of both"));
-        }
-        (None, true) => {
-            return Err(ApiError::parameter("prompt", "missing", "a text, or messages"));
         }
     };
     drop(room);
@@ -126,7 +147,7 @@ pub(super) async fn apply_template(
     Ready(server): Ready,
     Body(request, room): Body<ChatRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let mut asked = Asked::new(request)?;
+    let mut asked = Chat::new(request)?;
     let served = server.model(asked.model(), None).await?;
     let prompt = asked.text(&served).await?;
     drop(room);

@@ -5,12 +5,18 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemars::{Schema, SchemaGenerator, json_schema};
+use schemars::{Schema, SchemaGenerator};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::bodies::MAX_BODY_BYTES;
+use super::bounds::{
+    ANSWERS, FORMATS, MAX_LISTED, MESSAGES, NEW_TOKENS, NOTHING, PARTS, PENALTY, REPETITION, ROLES,
+    SHARE, TEMPERATURE, TOOL_KINDS, TOOL_NAME, TOOLS, TOP_LOGPROBS, VECTORS, WORD,
+};
+use super::described::{self, Needs};
+use super::extent::Length;
 use super::measure::{Bound, MAX_IDS, Measured};
 use super::said::listed;
 use super::unmet::Unmet;
@@ -23,18 +29,29 @@ pub(super) struct Common {
     pub(super) model: Option<String>,
     pub(super) stream: Option<bool>,
     pub(super) stream_options: Option<StreamOptions>,
+    #[schemars(transform = { NEW_TOKENS })]
     pub(super) max_tokens: Option<u64>,
+    #[schemars(transform = { NEW_TOKENS })]
     pub(super) max_completion_tokens: Option<u64>,
+    #[schemars(transform = { TEMPERATURE })]
     pub(super) temperature: Option<f32>,
+    #[schemars(transform = { SHARE })]
     pub(super) top_p: Option<f32>,
     pub(super) top_k: Option<u64>,
+    #[schemars(transform = { SHARE })]
     pub(super) min_p: Option<f32>,
+    #[schemars(transform = { REPETITION })]
     pub(super) repetition_penalty: Option<f32>,
+    #[schemars(transform = { PENALTY })]
     pub(super) presence_penalty: Option<f32>,
+    #[schemars(transform = { PENALTY })]
     pub(super) frequency_penalty: Option<f32>,
     pub(super) seed: Option<i64>,
+    #[schemars(transform = { ANSWERS })]
     pub(super) n: Option<u64>,
+    #[schemars(schema_with = "described::stops")]
     pub(super) stop: Option<OneOrMany<String>>,
+    #[schemars(schema_with = "described::bias")]
     pub(super) logit_bias: Option<BTreeMap<String, f32>>,
     pub(super) ignore_eos: Option<bool>,
     /// Of all that is not named here.
@@ -67,21 +84,30 @@ impl<T> OneOrMany<T> {
 
 /// `POST /v1/chat/completions`.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(transform = Needs(&["messages"]))]
 pub(super) struct ChatRequest {
     /// None if they are missing.
     #[serde(default, deserialize_with = "listed")]
+    #[schemars(transform = { MESSAGES })]
     pub(super) messages: Vec<ChatMessage>,
     pub(super) logprobs: Option<bool>,
+    #[schemars(transform = { TOP_LOGPROBS })]
     pub(super) top_logprobs: Option<u64>,
+    #[schemars(transform = { TOOLS })]
     pub(super) tools: Option<Vec<Tool>>,
+    #[serde(default)]
+    #[schemars(schema_with = "described::choice")]
     pub(super) tool_choice: Option<Value>,
     pub(super) parallel_tool_calls: Option<bool>,
     pub(super) response_format: Option<ResponseFormat>,
     /// What the template is told beside messages and tools, by name;
+    #[serde(default)]
+    #[schemars(schema_with = "described::told")]
     pub(super) chat_template_kwargs: Option<BTreeMap<String, Value>>,
     /// one of these by itself,
     pub(super) enable_thinking: Option<bool>,
     /// and another.
+    #[schemars(transform = { WORD })]
     pub(super) reasoning_effort: Option<String>,
     /// Whether the template writes what an answer begins with;
     pub(super) add_generation_prompt: Option<bool>,
@@ -94,6 +120,7 @@ pub(super) struct ChatRequest {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct ResponseFormat {
     #[serde(rename = "type")]
+    #[schemars(transform = { FORMATS })]
     pub(super) kind: String,
     pub(super) json_schema: Option<JsonSchema>,
 }
@@ -107,12 +134,14 @@ pub(super) struct JsonSchema {
 #[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 pub(super) struct Tool {
     #[serde(rename = "type")]
+    #[schemars(transform = { TOOL_KINDS })]
     pub(super) kind: String,
     pub(super) function: Function,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 pub(super) struct Function {
+    #[schemars(transform = { TOOL_NAME })]
     pub(super) name: String,
     /// The schema of its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,11 +153,14 @@ pub(super) struct Function {
 
 #[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 pub(super) struct ChatMessage {
+    #[schemars(transform = { ROLES })]
     pub(super) role: String,
     pub(super) content: Option<Content>,
     /// What it thought before.
     pub(super) reasoning_content: Option<String>,
     /// What an assistant's earlier turn called.
+    #[serde(default)]
+    #[schemars(schema_with = "described::calls")]
     pub(super) tool_calls: Option<Vec<Value>>,
     /// Of a tool's answer.
     pub(super) tool_call_id: Option<String>,
@@ -153,7 +185,9 @@ pub(super) enum Content {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Part {
     #[serde(rename = "type")]
+    #[schemars(transform = { PARTS })]
     pub(super) kind: String,
+    #[schemars(required)]
     pub(super) text: Option<String>,
 }
 
@@ -187,11 +221,16 @@ pub(super) const fn token_ids(field: &'static str) -> Bound {
 
 /// `POST /v1/completions`.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(transform = described::any_tokens)]
 pub(super) struct CompletionRequest {
+    #[schemars(schema_with = "described::completion_prompts")]
     pub(super) prompt: Prompt,
+    #[schemars(transform = { TOP_LOGPROBS })]
     pub(super) logprobs: Option<u64>,
     pub(super) echo: Option<bool>,
+    #[schemars(transform = { NOTHING })]
     pub(super) suffix: Option<String>,
+    #[schemars(transform = { ANSWERS })]
     pub(super) best_of: Option<u64>,
     #[serde(flatten)]
     pub(super) common: Common,
@@ -201,15 +240,16 @@ pub(super) struct CompletionRequest {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct EmbeddingsRequest {
     pub(super) model: Option<String>,
+    #[schemars(schema_with = "described::inputs")]
     pub(super) input: Prompt,
+    #[schemars(transform = { VECTORS })]
     pub(super) encoding_format: Option<String>,
+    #[serde(default)]
+    #[schemars(with = "()")]
     pub(super) dimensions: Option<u64>,
     #[serde(flatten)]
     pub(super) unmet: Unmet,
 }
-
-/// Most texts, or lists of token ids, that are read of a request. A kind of request may take fewer.
-pub(super) const MAX_LISTED: usize = 2048;
 
 /// Prompts as text or as token ids; a client may send one or several.
 #[derive(Debug)]
@@ -233,11 +273,7 @@ impl schemars::JsonSchema for Prompt {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let ids = json!({ "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": u32::MAX } });
-        let listed =
-            |items: Value| json!({ "type": "array", "items": items, "maxItems": MAX_LISTED });
-        let text = json!({ "type": "string" });
-        json_schema!({ "anyOf": [text, ids, listed(text.clone()), listed(ids.clone())] })
+        described::prompts(Length::most(MAX_LISTED))
     }
 }
 

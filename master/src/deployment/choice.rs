@@ -144,7 +144,11 @@ fn left_out(members: &[Member], request: &PlanRequest) -> Vec<Idle> {
     let excluded = there.filter(|member| request.exclude.iter().any(|name| name == member.name()));
     let idle = |member: &Member| Idle {
         device: member.name().to_owned(),
-        why: if member.is_leaving() { Why::Leaving } else { Why::Excluded },
+        why: match () {
+            () if member.is_leaving() => Why::Leaving,
+            () if member.is_draining() => Why::Draining,
+            () => Why::Excluded,
+        },
     };
     excluded.map(idle).collect()
 }

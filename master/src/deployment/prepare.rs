@@ -86,7 +86,15 @@ pub(crate) async fn prepare(
             room: Room { account: &account, whole: false },
             observer: &*observer,
         };
-        let planned = match with.plan(&members, &request, promise).await {
+        let sparing = match sparing(&request, &members) {
+            Some(sparing) => with.plan(&members, &sparing, promise).await.ok(),
+            None => None,
+        };
+        let planned = match sparing {
+            Some(chosen) => Ok(chosen),
+            None => with.plan(&members, &request, promise).await,
+        };
+        let planned = match planned {
             Err(Error::Plan(refusal)) if account.has_others() => {
                 // Narrower weights are for devices that are small, not for those where somebody else will leave.
                 if with.fits_alone(&members, &request, promise).await? {
@@ -204,6 +212,18 @@ fn room(chosen: &Chosen) -> Vec<(LayerRange, u64)> {
     let memory = |stage: &PlannedStage| (stage.memory.budget, stage.memory.total());
     let spare = spare(&stages.iter().map(memory).collect::<Vec<_>>());
     stages.iter().map(|stage| stage.layers).zip(spare).collect()
+}
+
+/// The same request without those that their owner wants free, if there are some beside others.
+fn sparing(request: &PlanRequest, members: &[Member]) -> Option<PlanRequest> {
+    let is_placed = |name: &str| request.pins.iter().any(|pin| pin.device == name);
+    let free = members.iter().filter(|it| it.is_draining() && !is_placed(it.name()));
+    let free: Vec<String> = free.map(|member| member.name().to_owned()).collect();
+    let mut request = request.clone();
+    request.exclude.extend(free);
+    let is_left = |member: &Member| request.exclude.iter().all(|name| name != member.name());
+    let is_other = members.iter().any(Member::is_draining) && members.iter().any(is_left);
+    is_other.then_some(request)
 }
 
 /// What is asked of the plan and who is missing from it, those that are to be left out anyway aside.

@@ -27,6 +27,8 @@ pub enum Why {
     NotFaster,
     /// People left it out.
     Excluded,
+    /// Its owner wants it free.
+    Draining,
     /// It asked to go.
     Leaving,
     /// It does not compute with matrices, or with keys and values, that are stored so.
@@ -43,6 +45,7 @@ impl fmt::Display for Why {
             Self::Placed => f.write_str("--place gives every layer to others"),
             Self::NotFaster => f.write_str("with it answers are not predicted to be faster"),
             Self::Excluded => f.write_str("left out by --exclude"),
+            Self::Draining => f.write_str("freed by its owner"),
             Self::Leaving => f.write_str("about to leave"),
             Self::DoesNotRun { encodings } => write!(f, "it does not run {}", encodings.join(", ")),
         }

@@ -122,6 +122,31 @@ fn a_freed_device_has_no_layers_of_the_next_model() {
 }
 
 #[test]
+fn a_freed_device_stays_free_when_the_master_starts_again() {
+    let llama = golden("llama");
+    let cluster = Cluster::new(&["kitchen", "attic"]);
+    let serve = || {
+        let server = Server::start(&cluster.master, &llama.path, &FAST);
+        let shown = server.get("/api/cluster").good();
+        let devices = shown["devices"].as_array().expect("a list").clone().into_iter();
+        let names: Vec<String> =
+            devices.map(|it| it["name"].as_str().expect("a name").to_owned()).collect();
+        (server, names)
+    };
+    let (server, mut names) = serve();
+    let freed = names.pop().expect("somebody computes");
+    server.post(&path_of(&server, &freed, "drain"), &json!({ "drain": true })).good();
+    drop(server);
+    let (server, names) = serve();
+    assert!(!names.is_empty() && !names.contains(&freed), "{freed}: {names:?}");
+    assert_eq!(duty(&server, &freed), "draining");
+    assert!(cluster.list().iter().any(|it| it["name"] == freed.as_str() && it["draining"] == true));
+    server.post(&path_of(&server, &freed, "drain"), &json!({ "drain": false })).good();
+    until("it to be free to have layers", LIMIT, || duty(&server, &freed) != "draining");
+    assert!(cluster.list().iter().all(|it| it["draining"] != true));
+}
+
+#[test]
 fn nobody_but_the_owner_does_anything_with_devices() {
     let golden = golden("llama");
     let cluster = Cluster::new(&[]);

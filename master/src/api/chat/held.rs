@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::api::Served;
+use crate::api::bounds::FORMATS;
 use crate::api::error::ApiError;
 use crate::api::tools::ToolChoice;
 use crate::api::wire::{ResponseFormat, Tool};
@@ -22,12 +23,10 @@ pub(super) fn held_to(
     choice: &ToolChoice,
     format: Option<ResponseFormat>,
 ) -> Result<Option<HeldTo>, ApiError> {
-    let held_to = match (choice.schema(tools), format) {
-        (Some(schema), _) => Some(HeldTo { schema, param: "tools" }),
-        (None, Some(format)) => {
-            format.schema()?.map(|schema| HeldTo { schema, param: "response_format" })
-        }
-        (None, None) => None,
+    let format = format.map(ResponseFormat::schema).transpose()?.flatten();
+    let held_to = match choice.schema(tools) {
+        Some(schema) => Some(HeldTo { schema, param: "tools" }),
+        None => format.map(|schema| HeldTo { schema, param: "response_format" }),
     };
     if let Some(HeldTo { schema, param }) = &held_to {
         bounds::check(schema)
@@ -60,8 +59,7 @@ impl ResponseFormat {
                 }
             },
             other => {
-                let expected = "\"text\", \"json_object\" or \"json_schema\"";
-                Err(ApiError::parameter("response_format.type", json!(other), expected))
+                Err(ApiError::parameter("response_format.type", json!(other), FORMATS.to_string()))
             }
         }
     }

@@ -2,18 +2,15 @@
 
 use serde_json::{Value, json};
 
+use crate::api::bounds::{PARTS, ROLES};
 use crate::api::error::ApiError;
 use crate::api::measure::parse_text;
 use crate::api::wire::{ChatMessage, Content};
 
-/// Who may speak. Templates know other roles as well, but to them anybody who may write a role could give
-/// any header that the model was trained on.
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
-
 /// A message as templates take it: its parts joined, arguments of calls as objects, which take of `room`.
 pub(super) fn message(message: ChatMessage, room: &mut usize) -> Result<Value, ApiError> {
-    if !ROLES.contains(&message.role.as_str()) {
-        let expected = format!("one of {}", ROLES.join(", "));
+    if !ROLES.has(&message.role) {
+        let expected = ROLES.to_string();
         return Err(ApiError::parameter("messages.role", json!(message.role), expected));
     }
     let content = match message.content {
@@ -21,10 +18,10 @@ pub(super) fn message(message: ChatMessage, room: &mut usize) -> Result<Value, A
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => {
             let text = parts.into_iter().map(|part| match (part.kind.as_str(), part.text) {
-                ("text", Some(text)) => Ok(text),
+                (kind, Some(text)) if PARTS.has(kind) => Ok(text),
                 (kind, _) => {
                     let found = format!("a part of type {kind:?}");
-                    Err(ApiError::parameter("messages", found, "parts of type \"text\""))
+                    Err(ApiError::parameter("messages", found, format!("parts of type {PARTS}")))
                 }
             });
             text.collect::<Result<Vec<_>, _>>()?.join("\n")

@@ -17,15 +17,16 @@ use serde_json::{Value, json};
 
 use super::answer::Plan;
 use super::bodies::Room;
+use super::bounds::{MESSAGES, NEW_TOKENS, TOOL_KINDS, TOOL_NAME, TOOLS, WORD};
 use super::ending::{CONTINUES, ending};
 use super::error::ApiError;
 use super::measure::MAX_TEXT_VALUES;
-use super::params::Terms;
+use super::params::{Terms, Wishes};
 use super::prompts::Talk;
 use super::respond::{Sending, respond};
 use super::telling::Telling;
 use super::tools::ToolChoice;
-use super::wire::{ChatRequest, Common, Prompt, Tool};
+use super::wire::{ChatRequest, Prompt, Tool};
 use super::{Body, Ready, Served, params};
 use crate::reply::{Callable, Opening, Reply};
 use crate::scheduler::Scope;
@@ -36,12 +37,6 @@ use message::message;
 
 pub(super) use answer::logprobs;
 
-/// Most tools of a request, as OpenAI has it.
-const MAX_TOOLS: usize = 128;
-/// Longest word that a template is told.
-const MAX_WORD_BYTES: usize = 64;
-/// Longest name of a tool: OpenAI's are half as long.
-const MAX_TOOL_NAME_BYTES: usize = 128;
 pub(super) async fn create(
     Ready(server): Ready,
     Extension(scope): Extension<Scope>,
@@ -80,8 +75,7 @@ pub(super) struct Asked {
     /// Most calls of an answer.
     most_calls: usize,
     logprobs: bool,
-    top_logprobs: u64,
-    common: Common,
+    wishes: Wishes,
 }
 
 impl Asked {
@@ -98,7 +92,7 @@ impl Asked {
             let expected = "logprobs to be true beside it";
             return Err(ApiError::parameter("top_logprobs", "given", expected));
         }
-        if messages.is_empty() {
+        if messages.len() < MESSAGES.least {
             return Err(ApiError::parameter("messages", "empty", "at least one"));
         }
         let (adds, continues) = (request.add_generation_prompt, request.continue_final_message);
@@ -116,7 +110,7 @@ impl Asked {
             Some(false) => 1,
             _ => usize::MAX,
         };
-        let top_logprobs = top_logprobs.unwrap_or(0);
+        let wishes = Wishes::new(common, top_logprobs.unwrap_or(0), NEW_TOKENS)?;
         Ok(Self {
             messages,
             raw: false,
@@ -127,14 +121,13 @@ impl Asked {
             held_to,
             most_calls,
             logprobs,
-            top_logprobs,
-            common,
+            wishes,
         })
     }
 
     /// The model that is asked for, if one is named.
     pub(super) fn model(&self) -> Option<&str> {
-        self.common.model.as_deref()
+        self.wishes.model.as_deref()
     }
 
     /// The same of the last message's text as it is, without a template.
@@ -184,25 +177,17 @@ impl Asked {
         room: Room,
     ) -> Result<Prepared, ApiError> {
         let ChatPrompt { ids, thinks } = self.prompt(served).await?;
-        let Self { tools, ending, choice, held_to, most_calls, logprobs, top_logprobs, .. } = self;
-        let common = self.common;
+        let Self { tools, ending, choice, held_to, most_calls, logprobs, wishes, .. } = self;
         let prompts = vec![ids];
         let grammar = match held_to {
             Some(held_to) => Some(held_to.grammar(served).await?),
             None => None,
         };
         drop(room); // Of what was sent, ids and a grammar are left.
-        let sending = Sending::new(&common, &prompts);
+        let sending = Sending::new(&wishes, &prompts);
         let is_held = grammar.is_some();
-        let terms = Terms {
-            scope,
-            top_logprobs,
-            scores_prompt: false,
-            least_tokens: 1,
-            default_max_tokens: None,
-            grammar,
-        };
-        let mut plan = params::plan(served, &prompts, common, terms)?;
+        let terms = Terms { scope, scores_prompt: false, default_max_tokens: None, grammar };
+        let mut plan = params::plan(served, &prompts, wishes, terms)?;
         // An answer that is held to a format is no call.
         let looks_for_calls = match choice {
             ToolChoice::None => false,
@@ -231,21 +216,17 @@ fn variables(
     enable_thinking: Option<bool>,
     reasoning_effort: Option<String>,
 ) -> Result<BTreeMap<String, Value>, ApiError> {
-    let is_word = |text: &str| {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        text.len() <= MAX_WORD_BYTES && text.chars().all(is_plain)
-    };
     let is_plain = |value: &Value| match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => true,
-        Value::String(text) => is_word(text),
+        Value::String(text) => WORD.is(text),
         Value::Array(_) | Value::Object(_) => false,
     };
-    let expected = || format!("flags, numbers and words of at most {MAX_WORD_BYTES} letters");
+    let expected = || format!("flags, numbers and words of at most {} letters", WORD.0);
     if let Some((name, value)) = kwargs.iter().find(|(_, value)| !is_plain(value)) {
         let found = format!("{} {}", quoted(name), quoted(&value.to_string()));
         return Err(ApiError::parameter("chat_template_kwargs", found, expected()));
     }
-    if let Some(effort) = reasoning_effort.as_ref().filter(|effort| !is_word(effort)) {
+    if let Some(effort) = reasoning_effort.as_ref().filter(|effort| !WORD.is(effort)) {
         return Err(ApiError::parameter("reasoning_effort", quoted(effort), expected()));
     }
     let thinking = enable_thinking.map(|on| ("enable_thinking", json!(on)));
@@ -262,17 +243,17 @@ fn callable(tool: Tool) -> Callable {
 
 /// Looks whether tools are functions, not too many of them, and named as tools are.
 fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
-    if tools.len() > MAX_TOOLS {
-        return Err(ApiError::parameter("tools", tools.len(), format!("at most {MAX_TOOLS}")));
+    if !TOOLS.has(tools.len()) {
+        return Err(ApiError::parameter("tools", tools.len(), TOOLS.to_string()));
     }
     for Tool { kind, function } in tools {
-        if kind != "function" {
+        if !TOOL_KINDS.has(kind) {
             let found = format!("one of type {}", quoted(kind));
-            return Err(ApiError::parameter("tools", found, "tools of type \"function\""));
+            return Err(ApiError::parameter("tools", found, format!("tools of type {TOOL_KINDS}")));
         }
-        let (name, bytes) = (&function.name, function.name.len());
-        if !(1..=MAX_TOOL_NAME_BYTES).contains(&bytes) || name.chars().any(char::is_control) {
-            let expected = format!("a name of 1 to {MAX_TOOL_NAME_BYTES} bytes");
+        let name = &function.name;
+        if !TOOL_NAME.has(name.len()) || name.chars().any(char::is_control) {
+            let expected = format!("a name of {TOOL_NAME} bytes");
             return Err(ApiError::parameter(
                 "tools",
                 format!("one named {}", quoted(name)),
@@ -285,5 +266,5 @@ fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
 
 /// The beginning of what a client sent, in quotes: as many bytes as a name may have.
 fn quoted(text: &str) -> String {
-    format!("{:?}", &text[..text.floor_char_boundary(MAX_TOOL_NAME_BYTES)])
+    format!("{:?}", &text[..text.floor_char_boundary(TOOL_NAME.most)])
 }

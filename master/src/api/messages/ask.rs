@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::wire::{Block, Choice, MessagesRequest, OutputConfig, TextBlock, Tool, Turn};
+use super::wire::{
+    Block, Choice, MessagesRequest, OutputConfig, ROLES, TOOL_KINDS, TextBlock, Tool, Turn,
+};
 use crate::api::error::ApiError;
 use crate::api::said::{MAX_MESSAGES, Said};
 use crate::api::wire::{
@@ -18,6 +20,9 @@ use crate::api::wire::{
 pub(super) fn chat(request: MessagesRequest) -> Result<ChatRequest, ApiError> {
     if request.mcp_servers.is_some_and(|servers| !servers.is_empty()) {
         return Err(ApiError::Unsupported { param: "mcp_servers" });
+    }
+    if request.messages.is_empty() {
+        return Err(ApiError::parameter("messages", "empty", "at least one"));
     }
     // An answer that was begun is continued.
     let is_begun = request.messages.last().is_some_and(|turn| turn.role == "assistant");
@@ -58,8 +63,7 @@ pub(super) fn chat(request: MessagesRequest) -> Result<ChatRequest, ApiError> {
 
 fn tool(tool: Tool) -> Result<wire::Tool, ApiError> {
     let Tool { kind, name, input_schema, description } = tool;
-    // Others are called by Anthropic's servers, or have a schema that only its models know.
-    if let Some(kind) = kind.filter(|kind| kind != "custom") {
+    if let Some(kind) = kind.filter(|kind| !TOOL_KINDS.has(kind)) {
         let kind: String = kind.chars().take(64).collect();
         let expected = "tools that the client calls, with an input_schema";
         return Err(ApiError::parameter("tools", format!("one of type {kind:?}"), expected));
@@ -99,8 +103,7 @@ fn messages(
             "system" => messages.push(ChatMessage::new("system", all_text(content)?)),
             _ => {
                 let found: String = role.chars().take(64).collect();
-                let expected = "\"user\", \"assistant\" or \"system\"";
-                return Err(ApiError::parameter("messages.role", json!(found), expected));
+                return Err(ApiError::parameter("messages.role", json!(found), ROLES.to_string()));
             }
         }
         if messages.len() > MAX_MESSAGES {

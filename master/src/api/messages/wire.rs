@@ -3,34 +3,57 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::api::bounds::{
+    MESSAGES, NEW_TOKENS, NOTHING, PARTS, SHARE, TEMPERATURE, TOOL_NAME, TOOLS, WORD,
+};
+use crate::api::described;
+use crate::api::extent::Words;
 use crate::api::measure::{Bound, Measured};
 use crate::api::said::{Said, listed};
 use crate::grammar::bounds;
+
+/// Whose turn it is.
+pub(super) const ROLES: Words = Words(&["user", "assistant", "system"]);
+/// Kinds of blocks.
+const BLOCKS: Words = Words(&["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]);
+/// Kinds of tools: others are called by Anthropic's servers, or have a schema that only its models know.
+pub(super) const TOOL_KINDS: Words = Words(&["custom"]);
+/// Whether a tool is called.
+const CHOICES: Words = Words(&["auto", "any", "none", "tool"]);
 
 /// The body of a request.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(in crate::api) struct MessagesRequest {
     pub(super) model: Option<String>,
+    #[schemars(transform = { NEW_TOKENS })]
     pub(super) max_tokens: Option<u64>,
     #[serde(deserialize_with = "listed")]
+    #[schemars(transform = { MESSAGES })]
     pub(super) messages: Vec<Turn>,
     pub(super) system: Option<Said<TextBlock>>,
     pub(super) stream: Option<bool>,
+    #[schemars(transform = { TEMPERATURE })]
     pub(super) temperature: Option<f32>,
+    #[schemars(transform = { SHARE })]
     pub(super) top_p: Option<f32>,
     pub(super) top_k: Option<u64>,
+    #[serde(default)]
+    #[schemars(schema_with = "described::stop_list")]
     pub(super) stop_sequences: Option<Vec<String>>,
+    #[schemars(transform = { TOOLS })]
     pub(super) tools: Option<Vec<Tool>>,
     pub(super) tool_choice: Option<Choice>,
     pub(super) thinking: Option<Kind>,
     pub(super) output_config: Option<OutputConfig>,
     /// Tools that this server would have to call.
+    #[schemars(transform = { NOTHING })]
     pub(super) mcp_servers: Option<Vec<Value>>,
 }
 
 /// What one of both sides said in its turn.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Turn {
+    #[schemars(transform = { ROLES })]
     pub(super) role: String,
     pub(super) content: Said<Block>,
 }
@@ -39,7 +62,9 @@ pub(super) struct Turn {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct TextBlock {
     #[serde(rename = "type")]
+    #[schemars(transform = { PARTS })]
     pub(super) kind: String,
+    #[schemars(required)]
     pub(super) text: Option<String>,
 }
 
@@ -47,6 +72,7 @@ pub(super) struct TextBlock {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Block {
     #[serde(rename = "type")]
+    #[schemars(transform = { BLOCKS })]
     pub(super) kind: String,
     pub(super) text: Option<String>,
     pub(super) thinking: Option<String>,
@@ -63,7 +89,9 @@ pub(super) struct Block {
 #[schemars(rename = "MessagesTool")]
 pub(super) struct Tool {
     #[serde(default, rename = "type")]
+    #[schemars(transform = { TOOL_KINDS })]
     pub(super) kind: Option<String>,
+    #[schemars(transform = { TOOL_NAME })]
     pub(super) name: String,
     pub(super) input_schema: Option<Value>,
     pub(super) description: Option<String>,
@@ -73,6 +101,7 @@ pub(super) struct Tool {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(super) struct Choice {
     #[serde(rename = "type")]
+    #[schemars(transform = { CHOICES })]
     pub(super) kind: String,
     pub(super) name: Option<String>,
     pub(super) disable_parallel_tool_use: Option<bool>,
@@ -88,8 +117,10 @@ pub(super) struct Kind {
 #[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct OutputConfig {
+    #[schemars(transform = { WORD })]
     pub(super) effort: Option<String>,
     /// What the answer is held to.
+    #[schemars(schema_with = "described::format")]
     pub(super) format: Option<Map<String, Value>>,
 }
 

@@ -2,13 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::wire::{ChatRequest, GenerateRequest, Message, Shared, Think};
+use super::wire::{ChatRequest, GenerateRequest, LEVELS, Message, Shared, Think};
 use crate::api::chat::Asked;
 use crate::api::error::ApiError;
 use crate::api::wire::{self, ChatMessage, Common, Content, JsonSchema, ResponseFormat};
-
-/// How much a model may be told to think.
-const LEVELS: [&str; 4] = ["low", "medium", "high", "max"];
 
 /// What a request asks for, as far as that can be known without a model.
 pub(super) struct Asking {
@@ -116,10 +113,10 @@ impl Shared {
 fn think(said: Think) -> Result<(Option<bool>, Option<String>), ApiError> {
     match said {
         Think::Whether(whether) => Ok((Some(whether), None)),
-        Think::Level(level) if LEVELS.contains(&level.as_str()) => Ok((Some(true), Some(level))),
+        Think::Level(level) if LEVELS.has(&level) => Ok((Some(true), Some(level))),
         Think::Level(level) => {
             let found: String = level.chars().take(64).collect();
-            let expected = format!("true, false, or one of {}", LEVELS.join(", "));
+            let expected = format!("true, false, {LEVELS}");
             Err(ApiError::parameter("think", json!(found), expected))
         }
     }

@@ -118,14 +118,20 @@ async fn answer(
     answer::respond(served, prepared, manner, clock).await
 }
 
+/// Takes bytes as a request for a chat, as far as no model is needed.
+pub(super) fn read_chat(bytes: &[u8]) -> Result<(), ApiError> {
+    ask::chat(parse(bytes)?).map(drop)
+}
+
+/// The same as one for an answer to a prompt.
+pub(super) fn read_generate(bytes: &[u8]) -> Result<(), ApiError> {
+    ask::generate(parse(bytes)?).map(drop)
+}
+
 /// Takes bytes as the body of each kind of request, as far as no model is needed.
 pub(super) fn hostile(bytes: &[u8]) {
-    if let Ok(request) = parse::<ChatRequest>(bytes) {
-        ask::chat(request).ok();
-    }
-    if let Ok(request) = parse::<GenerateRequest>(bytes) {
-        ask::generate(request).ok();
-    }
+    read_chat(bytes).ok();
+    read_generate(bytes).ok();
     parse::<EmbedRequest>(bytes).ok();
     parse::<NameRequest>(bytes).ok();
 }

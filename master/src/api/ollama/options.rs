@@ -4,6 +4,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 
+use crate::api::bounds::{PENALTY, REPETITION, SHARE, TEMPERATURE};
+use crate::api::described;
 use crate::api::error::ApiError;
 use crate::api::unmet::{Harmless, Refused, Unmet};
 use crate::api::wire::{Common, OneOrMany};
@@ -12,18 +14,25 @@ use crate::api::wire::{Common, OneOrMany};
 #[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct Options {
+    #[schemars(transform = { TEMPERATURE })]
     temperature: Option<f32>,
     #[serde(deserialize_with = "whole")]
     top_k: Option<i64>,
+    #[schemars(transform = { SHARE })]
     top_p: Option<f32>,
+    #[schemars(transform = { SHARE })]
     min_p: Option<f32>,
     #[serde(deserialize_with = "whole")]
     seed: Option<i64>,
+    #[schemars(schema_with = "described::stops")]
     stop: Option<OneOrMany<String>>,
+    #[schemars(transform = { REPETITION })]
     repeat_penalty: Option<f32>,
     #[serde(deserialize_with = "whole")]
     repeat_last_n: Option<i64>,
+    #[schemars(transform = { PENALTY })]
     presence_penalty: Option<f32>,
+    #[schemars(transform = { PENALTY })]
     frequency_penalty: Option<f32>,
     #[serde(deserialize_with = "whole")]
     num_predict: Option<i64>,

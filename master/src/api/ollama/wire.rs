@@ -5,21 +5,31 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::options::Options;
+use crate::api::bounds::{NOTHING, ROLES, TOOLS, TOP_LOGPROBS};
+use crate::api::described;
+use crate::api::extent::{Length, Words};
 use crate::api::measure::{Bound, Measured};
-use crate::api::said::listed;
+use crate::api::said::{MAX_MESSAGES, listed};
 use crate::api::unmet::{Harmless, Refused, Unmet};
 use crate::api::wire::{Prompt, Tool, token_ids};
 use crate::grammar::bounds;
 use crate::shelf::Keep;
+
+/// How much a model may be told to think.
+pub(super) const LEVELS: Words = Words(&["low", "medium", "high", "max"]);
 
 /// `POST /api/chat`.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "OllamaChatRequest")]
 pub(in crate::api) struct ChatRequest {
     #[serde(default, deserialize_with = "listed")]
+    #[schemars(transform = Length::most(MAX_MESSAGES))]
     pub(super) messages: Vec<Message>,
+    #[schemars(transform = { TOOLS })]
     pub(super) tools: Option<Vec<Tool>>,
     /// As in a chat of OpenAI's API: Ollama's has none.
+    #[serde(default)]
+    #[schemars(schema_with = "described::choice")]
     pub(super) tool_choice: Option<Value>,
     #[serde(flatten)]
     pub(super) shared: Shared,
@@ -43,9 +53,11 @@ pub(super) struct Shared {
     pub(super) model: Option<String>,
     pub(super) stream: Option<bool>,
     /// `"json"`, or a schema.
+    #[schemars(schema_with = "described::ollama_format")]
     pub(super) format: Option<Value>,
     pub(super) think: Option<Think>,
     pub(super) logprobs: Option<bool>,
+    #[schemars(transform = { TOP_LOGPROBS })]
     pub(super) top_logprobs: Option<u64>,
     pub(super) options: Option<Options>,
     /// How long the model stays loaded after this.
@@ -75,17 +87,21 @@ impl Refused for InRequests {
 #[serde(untagged)]
 pub(super) enum Think {
     Whether(bool),
-    Level(String),
+    Level(#[schemars(transform = { LEVELS })] String),
 }
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "OllamaMessage")]
 pub(super) struct Message {
+    #[schemars(transform = { ROLES })]
     pub(super) role: String,
     pub(super) content: Option<String>,
     pub(super) thinking: Option<String>,
     #[schemars(with = "Option<Vec<Value>>")]
+    #[schemars(transform = { NOTHING })]
     pub(super) images: Option<Vec<IgnoredAny>>,
+    #[serde(default)]
+    #[schemars(schema_with = "described::calls")]
     pub(super) tool_calls: Option<Vec<Value>>,
     /// Of a tool's answer.
     pub(super) tool_name: Option<String>,

@@ -4,6 +4,10 @@
 //! reads it; what comes back is a `shape`, as it is written field by field. A test holds that what is described is what the
 //! router has; `openapi_client.py` and `schemathesis.sh` in `tests/clients/` look whether answers are as described.
 
+#[cfg(test)]
+mod examples;
+#[cfg(test)]
+mod held;
 mod operations;
 mod shape;
 mod shapes;
@@ -19,6 +23,10 @@ use schemars::transform::RecursiveTransform;
 use serde_json::{Map, Value, json};
 
 use self::operations::{Answer, Operation};
+
+/// What the schemas of streams are, which tools of this version of OpenAPI are not told otherwise.
+const STREAMS: &str = "Where an answer is `text/event-stream`, its schema is that of each event, and where it is \
+                       `application/x-ndjson`, that of each line. A text's `maxLength` counts bytes of UTF-8.";
 
 /// The description.
 pub(super) async fn serve() -> impl IntoResponse {
@@ -52,6 +60,7 @@ fn document() -> Value {
         "info": {
             "title": "Cake",
             "version": env!("CARGO_PKG_VERSION"),
+            "description": STREAMS,
             "license": { "name": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
@@ -74,13 +83,13 @@ fn described(operation: &Operation, asks: Option<Schema>) -> Value {
         let name = name.trim_start_matches('*');
         json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
     });
-    let in_query = queries
-        .iter()
-        .map(|name| json!({ "name": name, "in": "query", "schema": { "type": "string" } }));
+    let in_query =
+        queries.iter().map(|(name, says)| json!({ "name": name, "in": "query", "schema": says() }));
     let parameters: Vec<Value> = in_path.chain(in_query).collect();
     let mut responses = Map::new();
     for Answer { status, kind, shape } in answers {
         let schema = shape.map_or_else(|| json!({ "type": "string" }), |of| shape::schema(&of()));
+        let schema = if *kind == operations::EVENTS { event(schema) } else { schema };
         add(&mut responses, *status, kind, schema);
     }
     for status in *refuses {
@@ -104,6 +113,18 @@ fn described(operation: &Operation, asks: Option<Schema>) -> Value {
         described["requestBody"] = json!({ "required": true, "content": content });
     }
     described
+}
+
+/// An event of a stream whose data is JSON of this schema, or this text.
+fn event(schema: Value) -> Value {
+    let data = match schema["const"].is_string() {
+        true => schema,
+        false => {
+            json!({ "type": "string", "contentMediaType": "application/json", "contentSchema": schema })
+        }
+    };
+    let fields = json!({ "event": { "type": "string" }, "data": data });
+    json!({ "type": "object", "properties": fields, "required": ["data"] })
 }
 
 /// Adds a schema to those that the body of this status and content type may have.
@@ -157,12 +178,21 @@ mod tests {
             assert!(!chat["properties"][field].is_null(), "{field}: {chat}");
         }
         assert!(chat["additionalProperties"] != false, "{chat}");
-        let needed = &schemas["MessagesRequest"]["required"];
-        assert_eq!(*needed, json!(["messages"]));
+        let needed = |name: &str| schemas[name]["required"].clone();
+        assert_eq!(needed("MessagesRequest"), json!(["messages"]));
+        assert_eq!(needed("ChatRequest"), json!(["messages"]));
+        assert_eq!(needed("TokenizeRequest"), Value::Null);
         let said = &schemas["Turn"]["properties"]["content"]["anyOf"];
         assert_eq!(said[0], json!({ "type": "string" }));
         let answers = &document["paths"]["/v1/chat/completions"]["post"]["responses"];
-        assert!(!answers["200"]["content"]["text/event-stream"].is_null());
+        let events = &answers["200"]["content"]["text/event-stream"]["schema"]["anyOf"];
+        let data = |index: usize| &events[index]["properties"]["data"];
+        let piece = &data(0)["contentSchema"]["properties"]["object"];
+        assert_eq!(*piece, json!({ "const": "chat.completion.chunk" }));
+        assert_eq!(*data(2), json!({ "const": "[DONE]" }));
+        let lines = &document["paths"]["/api/chat"]["post"]["responses"]["200"]["content"];
+        let lines = &lines["application/x-ndjson"]["schema"]["anyOf"];
+        assert_eq!(lines[0]["properties"]["done"], json!({ "type": "boolean" }));
         assert!(!answers["429"]["content"]["application/json"]["schema"].is_null());
     }
 }

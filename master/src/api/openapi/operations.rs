@@ -1,26 +1,29 @@
 //! Everything that can be asked for: one entry for each method of each path.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::shapes;
 use super::tag::Tag::{self, Anthropic, Models, Ollama, OpenAi, Server, Tokens};
 use crate::api::household::{Drain, Invite, Nothing, Rename, WhatIf};
 use crate::api::messages::MessagesRequest;
 use crate::api::ollama::{ChatRequest as OllamaChat, EmbedRequest, GenerateRequest, NameRequest};
-use crate::api::responses::ResponsesRequest;
+use crate::api::responses::{ResponsesRequest, list};
 use crate::api::tokens::{DetokenizeRequest, TokenizeRequest};
 use crate::api::wire::{ChatRequest, CompletionRequest, EmbeddingsRequest};
 
 /// Gives a type's schema its place among all, and what refers to it.
 type Asks = fn(&mut SchemaGenerator) -> Schema;
 
+/// Gives the schema of what a query says.
+type Says = fn() -> Value;
+
 /// What comes back where all is well, of one content type.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) kind: &'static str,
-    /// Of JSON.
+    /// Of JSON; of a stream, of an event's data or of a line.
     pub(super) shape: Option<fn() -> Value>,
 }
 
@@ -33,16 +36,16 @@ pub(super) struct Operation {
     pub(super) says: &'static str,
     /// The body, if there is one.
     pub(super) asks: Option<Asks>,
-    /// Names of what a query may say.
-    pub(super) queries: &'static [&'static str],
+    /// What a query may say, by its names.
+    pub(super) queries: &'static [(&'static str, Says)],
     pub(super) answers: Vec<Answer>,
     /// The statuses of errors.
     pub(super) refuses: &'static [u16],
 }
 
 const JSON: &str = "application/json";
-const EVENTS: Answer = text("text/event-stream");
-const LINES: Answer = text(crate::api::ollama::LINES);
+/// Of streams of server-sent events.
+pub(super) const EVENTS: &str = "text/event-stream";
 
 /// Statuses of what is for those alone who may ask, and may find the server at work or its model not there.
 const GUARDED: &[u16] = &[401, 403, 503];
@@ -67,6 +70,18 @@ const fn text(kind: &'static str) -> Answer {
     Answer { status: 200, kind, shape: None }
 }
 
+const fn events(shape: fn() -> Value) -> Answer {
+    Answer { status: 200, kind: EVENTS, shape: Some(shape) }
+}
+
+const fn lines(shape: fn() -> Value) -> Answer {
+    Answer { status: 200, kind: crate::api::ollama::LINES, shape: Some(shape) }
+}
+
+/// How a stream of OpenAI's may end.
+const BROKEN: Answer = events(shapes::broken);
+const OVER: Answer = events(shapes::over);
+
 fn get(tag: Tag, path: &'static str, says: &'static str, answers: &[Answer]) -> Operation {
     let answers = answers.to_vec();
     let (asks, queries) = (None, &[] as &[_]);
@@ -81,6 +96,14 @@ fn post<T: JsonSchema>(
 ) -> Operation {
     let asks: Asks = |schemas| schemas.subschema_for::<T>();
     Operation { method: "post", asks: Some(asks), refuses: ASKED, ..get(tag, path, says, answers) }
+}
+
+fn any_text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn number() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
 }
 
 fn never(method: &'static str, path: &'static str) -> Operation {
@@ -101,13 +124,13 @@ pub(super) fn all() -> Vec<Operation> {
             OpenAi,
             "/v1/chat/completions",
             "An answer in a chat.",
-            &[json(shapes::chat), EVENTS],
+            &[json(shapes::chat), events(shapes::chat_piece), BROKEN, OVER],
         ),
         post::<CompletionRequest>(
             OpenAi,
             "/v1/completions",
             "What comes after a text.",
-            &[json(shapes::completion), EVENTS],
+            &[json(shapes::completion), events(shapes::completion_piece), BROKEN, OVER],
         ),
         post::<EmbeddingsRequest>(
             OpenAi,
@@ -126,10 +149,10 @@ pub(super) fn all() -> Vec<Operation> {
             OpenAi,
             "/v1/responses",
             "A response, which is stored unless it is not to be.",
-            &[json(shapes::response), EVENTS],
+            &[json(shapes::response), events(shapes::response_event)],
         ),
         Operation {
-            queries: &["stream"],
+            queries: &[("stream", list::streams)],
             ..named(get(OpenAi, response, "One that is stored.", &[json(shapes::response)]))
         },
         Operation {
@@ -137,7 +160,7 @@ pub(super) fn all() -> Vec<Operation> {
             ..named(get(OpenAi, response, "Forgets it.", &[json(shapes::deleted)]))
         },
         Operation {
-            queries: &["after", "limit", "order"],
+            queries: &[("after", any_text), ("limit", list::limits), ("order", list::orders)],
             ..named(get(
                 OpenAi,
                 "/v1/responses/{id}/input_items",
@@ -149,7 +172,7 @@ pub(super) fn all() -> Vec<Operation> {
             Anthropic,
             "/v1/messages",
             "An answer in a chat.",
-            &[json(shapes::message), EVENTS],
+            &[json(shapes::message), events(shapes::message_event)],
         ),
         post::<MessagesRequest>(
             Anthropic,
@@ -188,13 +211,21 @@ pub(super) fn all() -> Vec<Operation> {
             Ollama,
             "/api/chat",
             "An answer in a chat, in lines unless `stream` is false.",
-            &[json(shapes::ollama_chat), LINES],
+            &[
+                json(shapes::ollama_chat),
+                lines(shapes::ollama_chat_piece),
+                lines(shapes::broken_line),
+            ],
         ),
         post::<GenerateRequest>(
             Ollama,
             "/api/generate",
             "An answer to a prompt, in lines unless `stream` is false.",
-            &[json(shapes::ollama_text), LINES],
+            &[
+                json(shapes::ollama_text),
+                lines(shapes::ollama_text_piece),
+                lines(shapes::broken_line),
+            ],
         ),
         post::<EmbedRequest>(
             Ollama,
@@ -221,7 +252,7 @@ pub(super) fn all() -> Vec<Operation> {
             Ollama,
             "/api/pull",
             "Fetches a model, unless it is at hand.",
-            &[json(shapes::status), LINES],
+            &[json(shapes::status), lines(shapes::pulling), lines(shapes::broken_line)],
         ),
         never("post", "/api/push"),
         never("post", "/api/create"),
@@ -235,7 +266,12 @@ pub(super) fn all() -> Vec<Operation> {
             "The devices, and how busy they are.",
             &[json(shapes::cluster)],
         ),
-        get(Server, "/api/events", "The same every second, without an end.", &[EVENTS]),
+        get(
+            Server,
+            "/api/events",
+            "The same every second, without an end.",
+            &[events(shapes::cluster)],
+        ),
         get(
             Server,
             "/api/requests",
@@ -243,7 +279,7 @@ pub(super) fn all() -> Vec<Operation> {
             &[json(shapes::requests)],
         ),
         Operation {
-            queries: &["after"],
+            queries: &[("after", number)],
             ..named(get(Server, "/api/log", "What happened lately.", &[json(shapes::log)]))
         },
         owned(get(

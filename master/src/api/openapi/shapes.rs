@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::tag;
+
 fn usage() -> Value {
     let details = json!({ "cached_tokens": "whole" });
     json!({ "prompt_tokens": "whole", "completion_tokens": "whole", "total_tokens": "whole", "prompt_tokens_details": details })
@@ -16,6 +18,38 @@ pub(super) fn chat() -> Value {
 
 pub(super) fn completion() -> Value {
     answer("=text_completion", ("text", json!("text")))
+}
+
+/// A piece of a stream of chats.
+pub(super) fn chat_piece() -> Value {
+    let delta = json!({
+        "role?": "=assistant", "content?": "text", "reasoning_content?": "text", "tool_calls?": ["any"],
+    });
+    piece("=chat.completion.chunk", ("delta", delta))
+}
+
+/// A piece of a stream of completions.
+pub(super) fn completion_piece() -> Value {
+    piece("=text_completion", ("text", json!("text")))
+}
+
+fn piece(object: &str, (name, said): (&str, Value)) -> Value {
+    let choice = json!({
+        "index": "whole", name: said, "logprobs": "any", "finish_reason": "text?", "finish_details?": { "type": "text" },
+    });
+    json!({
+        "id": "text", "object": object, "created": "whole", "model": "text", "choices": [choice], "usage?": usage(),
+    })
+}
+
+/// What a stream of OpenAI's ends with if it broke off, before its last event.
+pub(super) fn broken() -> Value {
+    tag::openai()
+}
+
+/// Its last event.
+pub(super) fn over() -> Value {
+    json!("=[DONE]")
 }
 
 fn answer(object: &str, (name, said): (&str, Value)) -> Value {
@@ -56,6 +90,15 @@ pub(super) fn response() -> Value {
     })
 }
 
+/// An event of a response, whose type says which of these it has.
+pub(super) fn response_event() -> Value {
+    json!({
+        "type": "text", "sequence_number": "whole", "response?": { "id": "text", "object": "=response", "status": "text" },
+        "output_index?": "whole", "content_index?": "whole", "item_id?": "text", "item?": { "type": "text", "id": "text" },
+        "part?": { "type": "text" }, "delta?": "text", "text?": "text", "arguments?": "text",
+    })
+}
+
 pub(super) fn deleted() -> Value {
     json!({ "id": "text", "object": "=response", "deleted": "flag" })
 }
@@ -73,6 +116,15 @@ pub(super) fn message() -> Value {
             "input_tokens": "whole", "cache_read_input_tokens": "whole", "cache_creation_input_tokens": "whole",
             "output_tokens": "whole",
         },
+    })
+}
+
+/// An event of a message, whose type says which of these it has.
+pub(super) fn message_event() -> Value {
+    json!({
+        "type": "text", "message?": { "id": "text", "type": "=message", "role": "=assistant", "model": "text" },
+        "index?": "whole", "content_block?": { "type": "text" }, "delta?": "any", "usage?": { "output_tokens": "whole" },
+        "error?": { "type": "text", "message": "text" },
     })
 }
 
@@ -143,23 +195,44 @@ pub(super) fn foreseen() -> Value {
 }
 
 /// What the answers of Ollama's two ways to ask have, beside what is said.
-fn said(name: &str, what: Value) -> Value {
+fn said(name: &str, what: Value, reason: &str) -> Value {
     json!({
-        "model": "text", "created_at": "text", "done": "flag", name: what, "done_reason": "text", "total_duration?": "whole",
+        "model": "text", "created_at": "text", "done": "flag", name: what, reason: "text", "total_duration?": "whole",
         "load_duration?": "whole", "prompt_eval_count?": "whole", "prompt_eval_duration?": "whole", "eval_count?": "whole",
         "eval_duration?": "whole", "logprobs?": ["any"],
     })
 }
 
+fn ollama_message() -> Value {
+    json!({ "role": "=assistant", "content": "text", "thinking?": "text", "tool_calls?": ["any"] })
+}
+
 pub(super) fn ollama_chat() -> Value {
-    said(
-        "message",
-        json!({ "role": "=assistant", "content": "text", "thinking?": "text", "tool_calls?": ["any"] }),
-    )
+    said("message", ollama_message(), "done_reason")
 }
 
 pub(super) fn ollama_text() -> Value {
-    said("response", json!("text"))
+    said("response", json!("text"), "done_reason")
+}
+
+/// A line of an answer; the last one says why it ended.
+pub(super) fn ollama_chat_piece() -> Value {
+    said("message", ollama_message(), "done_reason?")
+}
+
+/// The same of an answer to a prompt.
+pub(super) fn ollama_text_piece() -> Value {
+    said("response", json!("text"), "done_reason?")
+}
+
+/// A line of how far a model is fetched.
+pub(super) fn pulling() -> Value {
+    json!({ "status": "text", "digest?": "text", "total?": "whole", "completed?": "whole" })
+}
+
+/// The last line of what broke off.
+pub(super) fn broken_line() -> Value {
+    json!({ "error": "text" })
 }
 
 pub(super) fn vectors() -> Value {

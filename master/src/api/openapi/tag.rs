@@ -14,10 +14,15 @@ pub(super) enum Tag {
     Server,
 }
 
+/// An error in OpenAI's words.
+pub(super) fn openai() -> Value {
+    let fields = json!({ "message": "text", "type": "text", "param": "text?", "code": "text?" });
+    json!({ "error": fields })
+}
+
 /// What an error may be in the words of an API. What is said before a request is read is so in OpenAI's.
 pub(super) fn errors(tag: Tag, status: u16) -> Vec<Value> {
-    let fields = json!({ "message": "text", "type": "text", "param": "text?", "code": "text?" });
-    let openai = json!({ "error": fields });
+    let openai = openai();
     let anthropic = json!({ "type": "=error", "error": { "type": "text", "message": "text" } });
     let own = match tag {
         Tag::OpenAi | Tag::Tokens | Tag::Server => return vec![openai],

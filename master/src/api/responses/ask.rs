@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::items::{messages, numbered};
-use super::wire::{Item, ResponsesRequest, Tool};
+use super::wire::{Item, ResponsesRequest, TRUNCATIONS, Tool, VERBOSITIES};
 use crate::api::error::ApiError;
 use crate::api::said::Said;
 use crate::api::wire::{self, ChatRequest, Common, Function, JsonSchema, ResponseFormat};
@@ -99,14 +99,14 @@ fn check(request: &ResponsesRequest) -> Result<(), ApiError> {
         ("conversation", request.conversation.is_some()),
         ("prompt", request.prompt.is_some()),
         ("context_management", request.context_management.is_some()),
-        ("text.verbosity", verbosity.is_some_and(|verbosity| verbosity != "medium")),
+        ("text.verbosity", verbosity.is_some_and(|verbosity| !VERBOSITIES.has(verbosity))),
     ];
     if let Some((param, _)) = ways.into_iter().find(|(_, is_asked)| *is_asked) {
         return Err(ApiError::Unsupported { param });
     }
-    if let Some(found) = request.truncation.as_ref().filter(|found| *found != "disabled") {
+    if let Some(found) = request.truncation.as_ref().filter(|found| !TRUNCATIONS.has(found)) {
         let found: String = found.chars().take(64).collect();
-        let expected = "\"disabled\": what does not fit into the context is refused";
+        let expected = format!("{TRUNCATIONS}: what does not fit into the context is refused");
         return Err(ApiError::parameter("truncation", json!(found), expected));
     }
     match request.common.n {

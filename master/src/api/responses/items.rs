@@ -4,15 +4,10 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::wire::{Item, Part};
+use super::wire::{Item, Part, ROLES, TEXTS, THOUGHTS};
 use crate::api::error::ApiError;
 use crate::api::said::{MAX_MESSAGES, Said};
 use crate::api::wire::{ChatMessage, Content};
-
-/// Kinds of parts that are text, of whoever said it.
-const TEXTS: [&str; 2] = ["input_text", "output_text"];
-/// Kinds of parts that are thoughts.
-const THOUGHTS: [&str; 2] = ["reasoning_text", "summary_text"];
 
 impl Item {
     /// What a user says.
@@ -130,10 +125,7 @@ impl Turns {
                 self.messages.push(ChatMessage::new(role, text));
                 Ok(())
             }
-            _ => {
-                let expected = "\"user\", \"assistant\", \"system\" or \"developer\"";
-                Err(ApiError::parameter("input.role", json!(short(role)), expected))
-            }
+            _ => Err(ApiError::parameter("input.role", json!(short(role)), ROLES.to_string())),
         }
     }
 

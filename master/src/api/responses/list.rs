@@ -4,10 +4,28 @@ use serde_json::{Value, json};
 
 use super::wire::Item;
 use crate::api::error::ApiError;
+use crate::api::extent::{Span, Words};
 
-/// Most items of a page, and as many as it has where nobody says.
-const MOST: usize = 100;
-const UNASKED: usize = 20;
+/// Items of a page, and as many as it has where nobody says.
+const LIMIT: Span<u64> = Span { low: 1, high: 100 };
+const UNASKED: u64 = 20;
+/// Whether the first ones come first.
+const ORDERS: Words = Words(&["asc", "desc"]);
+
+/// What `limit` may be.
+pub(in crate::api) fn limits() -> Value {
+    json!({ "type": "integer", "minimum": LIMIT.low, "maximum": LIMIT.high })
+}
+
+/// What `order` may be.
+pub(in crate::api) fn orders() -> Value {
+    json!({ "type": "string", "enum": ORDERS.0 })
+}
+
+/// What `stream` may be: nothing that is stored comes as a stream.
+pub(in crate::api) fn streams() -> Value {
+    json!({ "type": "string", "enum": ["false"] })
+}
 
 /// The page of `items` that a query asks for: the last ones first, unless it says `order=asc`.
 ///
@@ -18,15 +36,15 @@ pub(super) fn page(mut items: Vec<Item>, query: Option<&str>) -> Result<Value, A
         None | Some("desc") => items.reverse(),
         Some("asc") => {}
         Some(order) => {
-            return Err(ApiError::parameter("order", json!(order), "\"asc\" or \"desc\""));
+            return Err(ApiError::parameter("order", json!(order), ORDERS.to_string()));
         }
     }
     let limit = match asks_for(query, "limit") {
         None => UNASKED,
         Some(limit) => {
-            let limit = limit.parse().ok().filter(|limit| (1..=MOST).contains(limit));
-            let found = || json!(asks_for(query, "limit"));
-            limit.ok_or_else(|| ApiError::parameter("limit", found(), format!("1 to {MOST}")))?
+            let refused = |_| ApiError::parameter("limit", json!(limit), LIMIT.to_string());
+            let limit = limit.parse::<u64>().map_err(refused)?;
+            LIMIT.check("limit", Some(limit))?.unwrap_or(UNASKED)
         }
     };
     let is = |item: &Item, id: &str| item.id.as_deref() == Some(id);
@@ -39,7 +57,7 @@ pub(super) fn page(mut items: Vec<Item>, query: Option<&str>) -> Result<Value, A
             place.ok_or_else(refused)? + 1
         }
     };
-    let page = items.iter().skip(from).take(limit);
+    let page = items.iter().skip(from).take(usize::try_from(limit).unwrap_or(usize::MAX));
     let page: Vec<&Item> = page.collect();
     Ok(json!({
         "object": "list",
@@ -83,7 +101,7 @@ mod tests {
         assert_eq!(page(Some("limit=2")).unwrap(), some("m24 m23", true));
         assert_eq!(page(Some("order=asc&limit=3&after=m21")).unwrap(), some("m22 m23 m24", false));
         assert_eq!(page(Some("after=m0&order=desc")).unwrap(), some("", false));
-        assert_eq!(page(None).unwrap().0.split(' ').count(), UNASKED);
+        assert_eq!(page(None).unwrap().0.split(' ').count() as u64, UNASKED);
         for (query, named) in [
             ("limit=0", "limit"),
             ("limit=101", "1 to 100"),

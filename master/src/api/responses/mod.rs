@@ -6,7 +6,7 @@
 mod answer;
 mod ask;
 mod items;
-mod list;
+pub(super) mod list;
 mod output;
 mod store;
 mod wire;

@@ -6,37 +6,65 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::bounds::{FORMATS, NEW_TOKENS, TOOL_KINDS, TOOL_NAME, TOOLS, TOP_LOGPROBS, WORD};
+use crate::api::described::{self, Lacks, Needs};
+use crate::api::extent::Words;
 use crate::api::measure::{Bound, Measured};
 use crate::api::said::{Said, listed};
 use crate::api::wire::Common;
 use crate::grammar::bounds;
 
+/// Kinds of items.
+const ITEMS: Words = Words(&["message", "reasoning", "function_call", "function_call_output"]);
+/// Who says something.
+pub(super) const ROLES: Words = Words(&["user", "assistant", "system", "developer"]);
+/// Kinds of parts.
+const PARTS: Words = Words(&[TEXTS[0], TEXTS[1], THOUGHTS[0], THOUGHTS[1]]);
+/// Kinds of parts that are text, of whoever said it.
+pub(super) const TEXTS: [&str; 2] = ["input_text", "output_text"];
+/// Kinds of parts that are thoughts.
+pub(super) const THOUGHTS: [&str; 2] = ["reasoning_text", "summary_text"];
+
+/// How much is said, and what becomes of what is too long: what is done anyway.
+pub(super) const VERBOSITIES: Words = Words(&["medium"]);
+pub(super) const TRUNCATIONS: Words = Words(&["disabled"]);
+
 /// The body of a request.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(transform = Lacks(&["n", "max_tokens", "max_completion_tokens"]))]
 pub(in crate::api) struct ResponsesRequest {
     pub(super) input: Said<Item>,
     pub(super) instructions: Option<String>,
     pub(super) previous_response_id: Option<String>,
     pub(super) store: Option<bool>,
+    #[schemars(transform = { TOOLS })]
     pub(super) tools: Option<Vec<Tool>>,
+    #[serde(default)]
+    #[schemars(schema_with = "described::flat_choice")]
     pub(super) tool_choice: Option<Value>,
     pub(super) parallel_tool_calls: Option<bool>,
     pub(super) text: Option<TextConfig>,
+    #[schemars(transform = { NEW_TOKENS })]
     pub(super) max_output_tokens: Option<u64>,
+    #[schemars(transform = { TOP_LOGPROBS })]
     pub(super) top_logprobs: Option<u64>,
     pub(super) include: Option<Vec<String>>,
     pub(super) reasoning: Option<Reasoning>,
     pub(super) metadata: Option<BTreeMap<String, String>>,
+    #[schemars(transform = { TRUNCATIONS })]
     pub(super) truncation: Option<String>,
     pub(super) background: Option<bool>,
     /// What only OpenAI's servers have: a conversation that they keep,
-    #[schemars(with = "Option<Value>")]
+    #[serde(default)]
+    #[schemars(with = "()")]
     pub(super) conversation: Option<IgnoredAny>,
     /// a prompt that somebody wrote there,
-    #[schemars(with = "Option<Value>")]
+    #[serde(default)]
+    #[schemars(with = "()")]
     pub(super) prompt: Option<IgnoredAny>,
     /// and a way to make a long conversation shorter.
-    #[schemars(with = "Option<Value>")]
+    #[serde(default)]
+    #[schemars(with = "()")]
     pub(super) context_management: Option<IgnoredAny>,
     /// How tokens are chosen, and what else a chat has.
     #[serde(flatten)]
@@ -50,11 +78,13 @@ pub(super) struct Item {
     pub(super) id: Option<String>,
     /// A message, if it is left out.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = { ITEMS })]
     pub(super) kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<String>,
     /// Of a message.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = { ROLES })]
     pub(super) role: Option<String>,
     /// Of a thought.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,9 +107,10 @@ pub(super) struct Item {
 
 /// A part of what is said.
 #[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
-#[schemars(rename = "ResponsesPart")]
+#[schemars(rename = "ResponsesPart", transform = Needs(&["text"]))]
 pub(super) struct Part {
     #[serde(rename = "type")]
+    #[schemars(transform = { PARTS })]
     pub(super) kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) text: Option<String>,
@@ -90,11 +121,13 @@ pub(super) struct Part {
 
 /// A function that the model may call. Of other tools no more than the type is of interest.
 #[derive(Debug, Deserialize, Serialize, schemars::JsonSchema)]
-#[schemars(rename = "ResponsesTool")]
+#[schemars(rename = "ResponsesTool", transform = Needs(&["name"]))]
 pub(super) struct Tool {
     #[serde(rename = "type")]
+    #[schemars(transform = { TOOL_KINDS })]
     pub(super) kind: String,
     #[serde(default)]
+    #[schemars(transform = { TOOL_NAME })]
     pub(super) name: String,
     pub(super) description: Option<String>,
     pub(super) parameters: Option<Value>,
@@ -106,12 +139,14 @@ pub(super) struct Tool {
 pub(super) struct TextConfig {
     /// What the answer is held to.
     pub(super) format: Option<Format>,
+    #[schemars(transform = { VERBOSITIES })]
     pub(super) verbosity: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize, schemars::JsonSchema)]
 pub(super) struct Format {
     #[serde(rename = "type")]
+    #[schemars(transform = { FORMATS })]
     pub(super) kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
@@ -126,6 +161,7 @@ pub(super) struct Format {
 #[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct Reasoning {
+    #[schemars(transform = { WORD })]
     pub(super) effort: Option<String>,
 }
 
