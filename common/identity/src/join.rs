@@ -11,9 +11,9 @@
 //!   ◀──────────────── Noted { reachable } ──────────────
 //! ```
 //!
-//! One message each way, a length of four bytes and JSON. The proof holds for this TLS session alone,
-//! so that replaying it proves nothing. A worker whose answer is lost asks again with the same key, and gets
-//! another certificate as the same member, without another use of the token.
+//! One message each way, a length of four bytes and JSON. The proof holds for this TLS session alone, so that replaying it
+//! proves nothing. A worker whose answer is lost asks again with the same key, and gets another certificate as the same
+//! member, without another use of the token.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

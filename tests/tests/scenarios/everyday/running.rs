@@ -67,7 +67,7 @@ fn a_service_with_keys_answers_whoever_has_one_and_of_two_one_is_named() {
     let sentence = ask(&master, &["ps", "--api-key", "one\nother"]).refusal();
     assert!(sentence.contains("is no key"), "{sentence}");
     let idle = ask(&master, &["ps", "--api-key", "secret"]).success();
-    let expected = "no request is computed, or waits for room";
+    let expected = "no request is computed, or waits for room or for a model";
     assert_eq!((idle.stdout.as_str(), idle.stderr.trim()), ("", expected));
     let _second = Server::start(&master, &model, &[]);
     let sentence = ask(&master, &["logs"]).refusal();
