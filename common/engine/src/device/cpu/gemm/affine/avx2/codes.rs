@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::narrow::Table;
-use super::stream::Pattern;
+use super::pattern::Pattern;
 
 /// Bytes of one output, 32 of them, or as many of each of two outputs.
 ///
@@ -304,6 +304,13 @@ unsafe impl Codes for __m512i {
 unsafe fn both(first: __m256i, last: __m256i) -> __m512i {
     // SAFETY: the callers' promises.
     unsafe { _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), last) }
+}
+
+/// A vector of 16 outputs.
+#[target_feature(enable = "avx512f,avx512dq")]
+#[inline]
+pub(super) fn joined(first: __m256, last: __m256) -> __m512 {
+    _mm512_insertf32x8::<1>(_mm512_castps256_ps512(first), last)
 }
 
 /// 16 bytes, or eight and zeros.

@@ -18,6 +18,7 @@ mod lanes;
 mod narrow;
 mod packed;
 mod panel;
+mod pattern;
 mod product;
 mod stored;
 mod stream;

@@ -3,8 +3,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::codes::Codes;
-use super::wide::joined;
+use super::codes::{Codes, joined};
 use crate::device::cpu::isa::prefetch::{CACHE_LINE, prefetch};
 use crate::device::cpu::isa::x86::{Line, transposed8};
 

@@ -6,6 +6,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::codes::joined;
 use super::panel::{Held, OUTPUTS, STEP_BYTES};
 use super::stored::LANES;
 use super::task::Task;
@@ -156,13 +157,6 @@ unsafe fn multiply<const R: usize, const BYTES: bool>(
         true => rows!("vpdpbusd"),
         false => rows!("vpdpwssd"),
     }
-}
-
-/// A vector of 16 outputs.
-#[target_feature(enable = "avx512f,avx512dq")]
-#[inline]
-pub(super) fn joined(first: __m256, last: __m256) -> __m512 {
-    _mm512_insertf32x8::<1>(_mm512_castps256_ps512(first), last)
 }
 
 /// Continues the chains `y` of `R` rows with what is held.
