@@ -1,16 +1,7 @@
 //! Every tier and shape against f64, and what must not change a bit.
 
-#[cfg(target_arch = "x86_64")]
-use std::mem::MaybeUninit;
-
 use super::exact::dequantize;
 use super::plain::Words;
-#[cfg(target_arch = "x86_64")]
-use super::{
-    activations::{Activations, Layout},
-    call::Call,
-    vnni::direct::{self, DIRECT_ROWS},
-};
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
@@ -19,11 +10,6 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
 use crate::options::Numerics;
 use crate::testing::{Random, digest, product, rounded};
-#[cfg(target_arch = "x86_64")]
-use crate::{
-    device::cpu::{gemm::target::Target, pool::run_all},
-    testing::not_shown,
-};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -233,29 +219,6 @@ fn instructions_for_bytes_do_not_change_a_bit() {
                 let lanes = product(&super::avx2::WordPairs, tier, weight, None, &x);
                 assert!(lanes == without, "{tier:?} {kind:?}");
             }
-        }
-    }
-}
-
-#[test]
-#[cfg(target_arch = "x86_64")]
-fn few_rows_by_bytes_are_those_of_plain_code() {
-    let Some(proof) = Tier::detect().avx512().and_then(|avx512| avx512.vnni()) else {
-        return not_shown("few rows by bytes", "this processor has no AVX512-VNNI");
-    };
-    let mut random = Random::new(25);
-    for kind in kinds() {
-        let stored = Stored::random(&mut random, (77, kind.1 * 19), kind);
-        for rows in 1..=DIRECT_ROWS {
-            let x = signed(&mut random, rows * stored.inputs);
-            let weight = Weight::Affine(stored.matrix());
-            let call = Call::new(weight, None, &x);
-            let codes = Activations::quantize(Tier::detect(), &call, Layout::Planes);
-            let mut y = vec![MaybeUninit::new(f32::NAN); rows * 77];
-            run_all(&[direct::matmul(proof, call, &codes, Target::new(&mut y, rows, 77))]);
-            // SAFETY: all of them were set.
-            let y: Vec<f32> = y.into_iter().map(|value| unsafe { value.assume_init() }).collect();
-            assert!(y == product(&Words, Tier::detect(), weight, None, &x), "{kind:?} {rows} rows");
         }
     }
 }
