@@ -237,7 +237,7 @@ impl StoredMatrix {
         }
     }
 
-    /// Some rows of a matrix that is neither numbers nor affine, as kernels take them.
+    /// Some rows of a matrix that is neither numbers nor codes of a byte or half of one, as kernels take them.
     fn coded(&self, rows: Range<usize>) -> Coded<'_> {
         let bytes = |part| &MappedTensor::bytes(part)[self.of_rows(part, rows.clone())];
         let mut coded = Coded {

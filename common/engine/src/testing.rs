@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::device::cpu::gemm::product::Gemm;
+use crate::device::cpu::gemm::product::{Gemm, Prepared};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Acts, Weight};
 use crate::device::cpu::isa::tier::Tier;
@@ -49,11 +49,21 @@ pub(crate) fn product(
     bias: Option<&[f32]>,
     x: &[f32],
 ) -> Vec<f32> {
+    prepared_product(kernel, tier, weight, bias, &kernel.prepare(tier, &weight, x))
+}
+
+/// The same with activations that some kernel prepared in the form that this one takes.
+pub(crate) fn prepared_product(
+    kernel: &dyn Gemm,
+    tier: Tier,
+    weight: Weight<'_>,
+    bias: Option<&[f32]>,
+    x: &Prepared<'_>,
+) -> Vec<f32> {
     let outputs = weight.outputs();
-    let rows = x.len() / weight.inputs();
+    let rows = x.values().len() / weight.inputs();
     let mut y = vec![MaybeUninit::new(f32::NAN); rows * outputs];
-    let x = kernel.prepare(tier, &weight, x);
-    run_all(&[kernel.tasks(tier, weight, bias, &x, Target::new(&mut y, rows, outputs))]);
+    run_all(&[kernel.tasks(tier, weight, bias, x, Target::new(&mut y, rows, outputs))]);
     // SAFETY: all of them were set, if not by the kernel.
     y.into_iter().map(|value| unsafe { value.assume_init() }).collect()
 }

@@ -33,6 +33,8 @@ fn blocks_beside_8_bits_say_nearly_what_the_reference_says() {
             let last = &logits[logits.len() - last.len()..];
             let found = sample(last, &ids, ids.len() as u64, &SamplingOptions::default()).token;
             if may.differ_at(&[found], &[token]).is_some() {
+                let behind = last[found as usize] - last[token as usize];
+                assert!(behind <= 2.0 * tolerance, "{name}: {found} is {behind} before {token}");
                 break;
             }
             logits = model.next_logits(ids.len(), token);

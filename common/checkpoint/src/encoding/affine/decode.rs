@@ -65,7 +65,7 @@ pub(super) fn unpack(codes: &[u8], format: Affine, out: &mut [u8]) {
 /// Gives `take` every eight codes of so many bits with what is to be made of them.
 ///
 /// # Panics
-/// If an affine matrix has no such codes, or such that begin and end with bytes.
+/// If these are not 2, 3, 5 or 6.
 #[inline(always)]
 fn eights<T>(bits: usize, codes: &[u8], out: &mut [[T; 8]], take: impl Fn(&mut [T; 8], [u8; 8])) {
     match bits {

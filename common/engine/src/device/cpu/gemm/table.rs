@@ -144,7 +144,7 @@ pub(crate) static GEMMS: &[Entry] = &[
     Entry {
         name: "in-place",
         takes: |case| {
-            // Beside a row or two, unpacking codes that lie one behind the other takes longer than multiplying them.
+            // Unpacking codes that lie one behind the other is slower than memory; rows of a prompt share it.
             let few = case.isa == Isa::Amx && case.rows == RowClass::Decode && is_stream(case);
             (has_avx2(case) || few) && is_fast(case) && is_in_place(case)
         },

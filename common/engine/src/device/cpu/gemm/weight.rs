@@ -220,7 +220,7 @@ pub(crate) struct Coded<'a> {
     pub(crate) divisor: Option<f32>,
 }
 
-/// Encodings, beside numbers and affine ones, that kernels may read as they lie.
+/// Encodings, beside numbers and affine codes of a byte or half of one, that kernels may read as they lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InPlace {
     /// GGUF's blocks, which have their scales among them.

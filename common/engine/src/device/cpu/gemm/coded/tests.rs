@@ -1,6 +1,6 @@
 //! Every tier, encoding and shape against f64, and what must not change a bit.
 
-use cake_checkpoint::{Dtype, Encoding, GgmlType, MappedMatrix, MappedTensor, Memory};
+use cake_checkpoint::{Affine, Dtype, Encoding, GgmlType, MappedMatrix, MappedTensor, Memory};
 
 use super::Unpacked;
 use crate::device::cpu::gemm::affine::plain::Words;
@@ -11,7 +11,7 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
 use crate::matrix::StoredMatrix;
 use crate::options::{Numerics, Precision};
-use crate::testing::{Random, product, rounded};
+use crate::testing::{Random, prepared_product, product, rounded};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -204,6 +204,43 @@ fn neither_rows_beside_nor_threads_nor_a_part_of_a_matrix_change_a_bit() {
     }
 }
 
+#[test]
+fn activations_in_one_form_serve_every_kernel_that_takes_it() {
+    let (mut random, inputs) = (Random::new(35), 512);
+    let is_coded = |it: &Encoding| !matches!(it, Encoding::Float(_) | Encoding::Fp8(_));
+    for precision in [Precision::Bf16, Precision::Bf16x2] {
+        let matrices: Vec<StoredMatrix> = Encoding::all()
+            .into_iter()
+            .filter(is_coded)
+            .map(|it| random_matrix(&mut random, it, [5, inputs]).beside(precision, Numerics::Int8))
+            .collect();
+        for tier in Tier::fused() {
+            let kernel = |matrix: &StoredMatrix| {
+                let encoding = matrix.weight(0..5).encoding();
+                let kernel = choose(tier, encoding, RowClass::Decode, Numerics::Fast);
+                (kernel, kernel.form(encoding))
+            };
+            for rows in 1..=5 {
+                let x = signed(&mut random, rows * inputs);
+                for first in &matrices {
+                    let (by, form) = kernel(first);
+                    let ready = by.prepare(tier, &first.weight(0..5), &x);
+                    for (second, (kernel, _)) in matrices
+                        .iter()
+                        .map(|it| (it, kernel(it)))
+                        .filter(|(_, (_, other))| *other == form)
+                    {
+                        let weight = second.weight(0..5);
+                        let alone = product(kernel, tier, weight, None, &x);
+                        let beside = prepared_product(kernel, tier, weight, None, &ready);
+                        assert!(alone == beside, "{form:?} {tier:?} {rows} rows");
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Numbers of threads, and of rows that they share: every size of a tile, and parts of many rows.
 const TOGETHER: [(usize, &[usize]); 2] =
     [(1, &[5, 8, 11, 12, 14, 17, 20, 23, 24]), (5, &[12, 110])];
@@ -211,9 +248,11 @@ const TOGETHER: [(usize, &[usize]); 2] =
 #[test]
 fn tiles_of_every_size_compute_what_plain_code_does() {
     let mut random = Random::new(34);
-    let blocks = [GgmlType::Q4K, GgmlType::Q6K, GgmlType::Q8_0].map(Encoding::Ggml);
+    let blocks = [GgmlType::Q4K, GgmlType::Q6K, GgmlType::Q8_0, GgmlType::Iq4Xs];
+    let streams = [(3, 128), (6, 64)].map(|(bits, group)| Affine::new(bits, group).unwrap());
     let apart = encodings().filter(|it| matches!(it, Encoding::Fp4(_)));
-    for encoding in blocks.into_iter().chain(apart) {
+    let behind = streams.map(Encoding::Affine).into_iter();
+    for encoding in blocks.map(Encoding::Ggml).into_iter().chain(behind).chain(apart) {
         let shape = [37, 768];
         let x = signed(&mut random, 110 * shape[1]);
         for precision in [Precision::Bf16, Precision::Bf16x2] {

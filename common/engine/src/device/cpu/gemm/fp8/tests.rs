@@ -7,7 +7,7 @@ use cake_checkpoint::{
 };
 
 use super::*;
-use crate::device::cpu::element::{Bf16, Element, F16, F32};
+use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::gemm::coded::Decoded;
 use crate::device::cpu::gemm::weight::{Acts, Coded, Decode};
 use crate::device::cpu::pool::Pool;
@@ -93,7 +93,7 @@ impl Stored {
             in_place: None,
             scales: &[],
             biases: &[],
-            float: crate::device::cpu::element::FloatType::F32,
+            float: FloatType::F32,
             divisor: None,
         })
     }

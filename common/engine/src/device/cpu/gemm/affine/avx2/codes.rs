@@ -8,7 +8,8 @@ use super::pattern::Pattern;
 /// Bytes of one output, 32 of them, or as many of each of two outputs.
 ///
 /// # Safety
-/// The callers of all methods are compiled for AVX2, those of `__m512i` for AVX-512 with BW, too, and what is read is there.
+/// Whoever implements it promises that no method reads more than it says. The callers of all methods are compiled for AVX2,
+/// those of `__m512i` for AVX-512 with BW, too, and what is read is there.
 pub(super) unsafe trait Codes: Copy {
     /// Where the bytes of each output begin.
     type Rows: Copy;

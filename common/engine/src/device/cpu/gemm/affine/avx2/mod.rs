@@ -35,7 +35,7 @@ use cake_checkpoint::{Fp4, GgmlType};
 
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
-use super::vnni::direct::{self as vnni, DIRECT_ROWS};
+use super::vnni::direct as vnni;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{
@@ -56,7 +56,7 @@ unsafe impl Gemm for WordPairs {
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        prepare(tier, weight, x, (weight.encoding().affine(), DIRECT_ROWS))
+        prepare(tier, weight, x, weight.encoding().affine())
     }
 
     fn tasks<'a>(
@@ -69,7 +69,9 @@ unsafe impl Gemm for WordPairs {
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
         let codes = x.made(form(weight.encoding().affine()));
-        if let Some(vnni) = tier.avx512().and_then(Avx512::vnni).filter(|_| rows <= DIRECT_ROWS) {
+        if let Some(vnni) =
+            tier.avx512().and_then(Avx512::vnni).filter(|_| rows <= wide_direct::ROWS)
+        {
             return vnni::matmul(vnni, Call::new(weight, bias, x.values()), codes, y);
         }
         let weight = weight.affine();
@@ -94,7 +96,7 @@ unsafe impl Gemm for WordPairs {
     }
 }
 
-/// The same with matrices that are not affine, in place.
+/// The same with matrices whose codes are not bytes or halves of them, in place.
 pub(crate) struct InPlacePairs;
 
 // SAFETY: as above.
@@ -104,7 +106,7 @@ unsafe impl Gemm for InPlacePairs {
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        prepare(tier, weight, x, (codes_in_place(weight.encoding()), wide_direct::ROWS))
+        prepare(tier, weight, x, codes_in_place(weight.encoding()))
     }
 
     fn tasks<'a>(
@@ -117,8 +119,9 @@ unsafe impl Gemm for InPlacePairs {
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
         let x = x.made(form(codes_in_place(weight.encoding())));
-        let Coded { bytes, scales, biases, float, divisor, .. } = weight.coded();
-        let Coded { outputs, inputs, group, in_place, acts, .. } = weight.coded();
+        let coded = weight.coded();
+        let Coded { bytes, scales, biases, float, divisor, .. } = coded;
+        let Coded { outputs, inputs, group, in_place, acts, .. } = coded;
         let product = product(tier, (rows, parallel), acts, bias, x, y);
         let (parts, shape) = ([bytes, scales], [outputs, inputs]);
         macro_rules! blocks {
@@ -182,17 +185,12 @@ fn form(codes: CodeForm) -> Form {
     Form::Lanes(codes)
 }
 
-/// `x` for a product with a matrix whose codes have this form: as planes of bytes if they are so few rows and there are
-/// instructions for these.
-fn prepare<'x>(
-    tier: Tier,
-    weight: &Weight<'_>,
-    x: &'x [f32],
-    (codes, few): (CodeForm, usize),
-) -> Prepared<'x> {
+/// `x` for a product with a matrix whose codes have this form: as planes of bytes if rows are few and there are instructions
+/// for these. All kernels here take them so, whichever prepares them.
+fn prepare<'x>(tier: Tier, weight: &Weight<'_>, x: &'x [f32], codes: CodeForm) -> Prepared<'x> {
     let call = Call::new(*weight, None, x);
     let layout = match tier.avx512().and_then(Avx512::vnni) {
-        Some(_) if call.rows() <= few => Layout::Planes,
+        Some(_) if call.rows() <= wide_direct::ROWS => Layout::Planes,
         _ => Layout::Lanes,
     };
     let weight = AffineMatrix { bits: codes.bits, ..call.weight };

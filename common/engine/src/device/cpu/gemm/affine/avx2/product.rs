@@ -27,7 +27,7 @@ pub(super) struct Product<'a> {
     /// What weights are multiplied with.
     pub(super) acts: Acts,
     pub(super) bias: Option<&'a [f32]>,
-    /// In lanes, or as planes, see [`layout`].
+    /// In lanes, or as planes, as `prepare` says.
     pub(super) x: &'a Activations,
     pub(super) y: Target<'a>,
 }

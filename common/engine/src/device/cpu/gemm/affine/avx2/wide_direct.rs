@@ -1,8 +1,8 @@
 //! Few rows, on processors with AVX512-VNNI: a vector has codes of two outputs, and one instruction multiplies bytes and adds
 //! up.
 //!
-//! Activations of words are two planes of bytes, whose products are added up as whole numbers: the same sums. These are
-//! transposed and added for 16 outputs at a time.
+//! Activations of words are two planes of bytes, whose products are added up as whole numbers, which gives the sums that words
+//! give. Sums are transposed and added for 16 outputs at a time.
 
 #![allow(clippy::needless_range_loop, reason = "sums are indexed by pair and sheaf throughout")]
 
@@ -10,6 +10,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::activations::Planes;
+use super::super::vnni::direct::FEW_ROWS;
 use super::stored::{LANES, Stored, VECTOR_BYTES, WideParams};
 use super::task::Task;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch, prefetch_near};
@@ -17,8 +18,9 @@ use crate::device::cpu::isa::x86::Avx512Vnni;
 
 /// Outputs that are computed together.
 pub(super) const OUTPUTS: usize = 16;
-/// Rows up to which transposing sums costs less than transposing weights.
-pub(super) const ROWS: usize = 4;
+/// Rows that are few: as many as beside affine matrices, since activations that are prepared for one kernel are given to the
+/// other.
+pub(super) const ROWS: usize = FEW_ROWS;
 /// Vectors that have two outputs each: of every eight outputs those that are four apart.
 const PAIRS: usize = OUTPUTS / 2;
 /// Vectors whose sums are transposed at once.
@@ -54,7 +56,7 @@ struct Outputs<R> {
 }
 
 /// What outputs are multiplied with.
-struct Activations<'a> {
+struct Operands<'a> {
     planes: Planes<'a>,
     /// Scales, and these times sums of codes, of all groups.
     scales: &'a [f32],
@@ -89,7 +91,7 @@ fn outputs<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize>
         unsafe { stored.wide_params(&all.eights, start, groups.len(), &mut all.params) };
         for (row, y) in task.rows.clone().zip(&mut y) {
             let (scales, sums) = (task.x.scales(row), task.x.sums(row));
-            let x = Activations { planes: task.x.planes(row), scales, sums };
+            let x = Operands { planes: task.x.planes(row), scales, sums };
             *y = match row == task.rows.start {
                 true => chains::<S, V, N, PLANES, true>(stored, &all, &groups, &x, ahead, *y),
                 false => chains::<S, V, N, PLANES, false>(stored, &all, &groups, &x, ahead, *y),
@@ -131,7 +133,7 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
     stored: S,
     all: &Outputs<S::Row>,
     groups: &Range<usize>,
-    x: &Activations<'_>,
+    x: &Operands<'_>,
     mut ahead: *const u8,
     mut y: __m512,
 ) -> __m512 {

@@ -1,7 +1,8 @@
 //! Whole-number products with tile registers (AMX), which multiply 16 outputs with 16 rows at a
 //! time.
 //!
-//! With one row to three weights are multiplied as they lie by instructions that multiply bytes (`vnni`). With few (`few`) codes of bytes are multiplied as they lie. With many (`many`), the codes of some
+//! Up to three rows (`vnni`) take weights as they lie, by instructions that multiply bytes; a few more (`few`) do so with
+//! tiles, where codes are bytes. With many (`many`), the codes of some
 //! groups of some outputs are copied, widened to bytes, into tiles; all rows pass over them. A group
 //! takes a product with each plane of the activations, whose sums are joined and scaled while the next
 //! group is multiplied.
@@ -15,7 +16,7 @@ use self::few::{FEW_ROWS, FewPacked};
 use self::many::Packed;
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
-use super::vnni::direct::{self, DIRECT_ROWS};
+use super::vnni::direct::{self, FEW_ROWS as DIRECT_ROWS};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Encoding, Weight};

@@ -25,10 +25,10 @@ const SPAN: usize = MAX_GROUP;
 /// and four are alike. Took 8 % off the time of one row beside 4-bit codes.
 const NEAR: usize = 2 * CHUNK;
 
-/// Rows up to which transposing sums costs less than transposing weights.
-pub(crate) const DIRECT_ROWS: usize = 3;
+/// Rows beside which transposing sums costs less than transposing weights.
+pub(crate) const FEW_ROWS: usize = 3;
 
-/// The product with at most [`DIRECT_ROWS`] rows.
+/// The product with at most [`FEW_ROWS`] rows.
 pub(crate) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
@@ -106,7 +106,7 @@ impl Task<'_> {
         for first_output in self.outputs.clone().step_by(LANES) {
             let outputs = first_output..(first_output + LANES).min(self.outputs.end);
             let codes = &self.weight.codes[first_output * row_bytes..];
-            let mut y = [_mm512_setzero_ps(); DIRECT_ROWS];
+            let mut y = [_mm512_setzero_ps(); FEW_ROWS];
             for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
                 let held = first..(first + PARAM_GROUPS).min(self.weight.groups());
                 self.fill_params(&outputs, &held, false, &mut params);
@@ -167,7 +167,7 @@ impl Task<'_> {
         &self,
         span: &Span,
         params: &Params<1>,
-        y: &mut [__m512; DIRECT_ROWS],
+        y: &mut [__m512; FEW_ROWS],
     ) {
         let Span { from, stride, ahead, ref groups } = *span;
         let per_group = 4 * CHUNKS * self.weight.group / SPAN;

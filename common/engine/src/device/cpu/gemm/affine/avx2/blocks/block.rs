@@ -37,7 +37,7 @@ pub(in super::super) unsafe trait Block<const V: usize, const N: usize>:
     /// those of eight.
     ///
     /// # Safety
-    /// There are such blocks, and the caller is compiled for AVX-512 with BW and DQ.
+    /// There are such blocks, and the caller is compiled for AVX2, FMA, F16C and AVX-512 with BW, DQ and VL.
     #[inline(always)]
     unsafe fn wide_params(_blocks: &[[*const u8; LANES]; 2], _to: &mut WideParams) -> bool {
         false
