@@ -446,7 +446,7 @@ impl Service {
             placement,
             make_room: &|| {
                 let all = self.shared.runtimes();
-                all.iter().fold(false, |any, runtime| runtime.let_rest_go() || any)
+                all.iter().filter(|runtime| runtime.let_rest_go()).count() > 0
             },
             still_wanted,
         };
