@@ -103,7 +103,7 @@ async fn manifest_json(frames: &mut Streaming<wire::PushFrame>) -> Result<Vec<u8
 /// Begins a blob in `store`. What was evicted for it rests no longer and so gives its room on the disk back.
 fn begin(store: &Store, runtimes: &[Runtime], manifest: &Manifest) -> Result<Writer, store::Error> {
     let let_go = |runtime: &Runtime| runtime.let_go_unless(|name| store.holds(name));
-    let let_all_go = || runtimes.iter().fold(false, |any, runtime| let_go(runtime) || any);
+    let let_all_go = || runtimes.iter().filter(|runtime| let_go(runtime)).count() > 0;
     with_room(|| store.begin(manifest.clone()), let_all_go)
 }
 
