@@ -81,7 +81,7 @@ impl Drop for Hold {
 }
 
 /// A lease that other models of this master may show for one beside it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct KnownLease {
     membership: Membership,
     worker_id: String,
@@ -136,7 +136,11 @@ impl Member {
             worker_id: offer.worker_id.clone(),
             token: lease.clone(),
         };
-        let upkeep = tokio::spawn(upkeep);
+        let ended = known.clone();
+        let upkeep = tokio::spawn(async move {
+            upkeep.await;
+            ended.forget(); // The worker does not know it any more.
+        });
         let hold = Hold { lease: known, upkeep, let_go: AtomicBool::new(false) };
         let (address, membership) = (address.to_owned(), membership.clone());
         let distrusted = false;
