@@ -51,6 +51,7 @@ pub(crate) async fn prepare(
     let mut notes = notes(cluster, &members, &missing, &request);
     let headers_only = hollow.is_some();
     notes.extend(hollow.map(|(file, count)| Note::Hollow { file, count }));
+    let is_full = missing.iter().any(Missing::is_full);
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
     let device = DeviceKind::from_env()?;
     let threads = cake_engine::default_threads();
@@ -88,6 +89,7 @@ pub(crate) async fn prepare(
         };
         let (request, planned) = plan_sparing(&with, &members, &request, promise).await;
         let planned = match planned {
+            Err(Error::Plan(refusal)) if is_full => Err(Error::Crowded(refusal)),
             Err(Error::Plan(refusal)) if account.has_others() => {
                 // Narrower weights are for devices that are small, not for those where somebody else will leave.
                 if with.fits_alone(&members, &request, promise).await? {
