@@ -103,8 +103,8 @@ impl Board {
         let whole = models.iter().any(|one| one.phase().0 == Phase::Ready);
         let hurt = models.iter().filter(hurt).filter(|_| whole).map(say);
         let mut said: String = hurt.collect();
-        // All of them know the same of members.
-        said.push_str(&models.last().map_or_else(|| self.none.aside(), |one| one.aside()));
+        // All that are loaded know the same of members.
+        said.push_str(&best(&models).map_or_else(|| self.none.aside(), |one| one.aside()));
         said
     }
 
@@ -172,6 +172,7 @@ fn join(members: &mut Vec<Present>, member: &Present) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::conduct::SetAside;
     use crate::monitor::Planned;
     use crate::present::tests::spare;
 
@@ -207,6 +208,20 @@ mod tests {
         assert_eq!(duties.collect::<Vec<_>>(), [Duty::Layers, Duty::Layers]);
         let names: Vec<_> = watched.models.iter().map(|one| one.model.as_str()).collect();
         assert_eq!(names, ["one", "other"]);
+        let set_aside = SetAside {
+            worker: "a".to_owned(),
+            quarantine: true,
+            seconds: 7,
+            reason: "it answered 3 rows".to_owned(),
+        };
+        other.set_aside(vec![set_aside]);
+        let third = board.begins("third");
+        assert!(
+            board.aside().contains("quarantine"),
+            "though a model that is planned knows nobody"
+        );
+        board.ends(&third);
+        other.set_aside(Vec::new());
         other.not_yet("nobody has room");
         assert_eq!(board.phase().0, Phase::Ready);
         assert_eq!(board.aside(), "; other waits: nobody has room");

@@ -32,10 +32,7 @@ pub enum Error {
         holder: String,
     },
     /// A master has as many as it may have.
-    #[error(
-        "it has granted {} leases to master {holder:?}, as many as there may be",
-        limits::HOLDS
-    )]
+    #[error("held by master {holder:?} for {} models, as many as there may be", limits::HOLDS)]
     Many {
         /// Name of that master.
         holder: String,
@@ -56,8 +53,9 @@ impl From<Error> for tonic::Status {
         let message = error.to_string();
         match error {
             Error::Ending { .. } => Self::aborted(message), // Worth another try.
-            Error::Many { .. } => Self::resource_exhausted(message),
-            Error::Held { .. } | Error::NoLease => Self::failed_precondition(message),
+            Error::Held { .. } | Error::Many { .. } | Error::NoLease => {
+                Self::failed_precondition(message)
+            }
         }
     }
 }

@@ -1,4 +1,6 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
+use std::sync::{Mutex, PoisonError};
+
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, KvDtype, LayerRange, Manifest, ModelSpec, TensorEntry};
 use cake_engine::{DeviceKind, EngineOptions, Numerics, Placement, Stage, placement};
@@ -98,9 +100,8 @@ impl From<Error> for Status {
             Error::Device(_) | Error::Model(_) | Error::Field { .. } => {
                 Self::invalid_argument(message)
             }
-            Error::Budget { .. } | Error::Shared(_) | Error::Place(_) => {
-                Self::resource_exhausted(message)
-            }
+            Error::Budget { .. } | Error::Place(_) => Self::resource_exhausted(message),
+            Error::Shared(_) => Self::aborted(message), // Worth another try.
             Error::Store(error) => error.into(),
             Error::Engine(_) => Self::failed_precondition(message),
             Error::Unwanted(_) => Self::cancelled(message),
@@ -121,6 +122,8 @@ pub struct LoadContext<'a> {
     pub threads: usize,
     /// Where weights lie.
     pub placement: &'a Placement,
+    /// Whoever has it puts weights there: no two loads count on the same free memory.
+    pub settling: &'a Mutex<()>,
     /// Lets go of what rests of other leases; whether there was any.
     pub make_room: &'a dyn Fn() -> bool,
     /// Fails once the master that asked has gone.
@@ -210,12 +213,15 @@ impl Load {
         let mapped = blobs.iter().flat_map(|open| open.blob.tensors()).map(|(_, tensor)| tensor);
         let mapped = mapped.filter(|tensor| tensor.is_mapped());
         let mapped: u64 = mapped.map(|tensor| tensor.bytes().len() as u64).sum();
-        let room = room.min(room_in_memory(mapped, later, cake_platform::free_memory()));
         let named = |(name, tensor): (&str, _)| (name.to_owned(), tensor);
         let parts = blobs.iter_mut().map(|open| open.blob.tensors_mut().map(named).collect());
         let mut parts: Vec<Vec<_>> = parts.collect();
         let mut wanted = || (context.still_wanted)().map_err(Error::from);
-        context.placement.settle(&mut parts, room, threads, &mut wanted)?;
+        {
+            let _settling = context.settling.lock().unwrap_or_else(PoisonError::into_inner);
+            let room = room.min(room_in_memory(mapped, later, cake_platform::free_memory()));
+            context.placement.settle(&mut parts, room, threads, &mut wanted)?;
+        }
         let options = EngineOptions {
             kv: self.kv,
             kv_blocks: self.kv_blocks,

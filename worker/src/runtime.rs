@@ -238,7 +238,11 @@ impl Runtime {
         let mut resting = self.resting();
         let before = resting.len();
         resting.retain(|(manifest, _)| held(&manifest.name()));
-        resting.len() < before
+        let any = resting.len() < before;
+        if any && resting.is_empty() {
+            self.account.give_back();
+        }
+        any
     }
 
     /// Drops the stage, and whatever rests. As [`Runtime::unload`].
@@ -441,6 +445,14 @@ mod tests {
         assert!(!runtime.let_rest_go() && other.take(&share(3)).is_err());
         runtime.clear();
         assert!(other.take(&share(10)).is_ok());
+        // Of what a push has evicted nothing rests.
+        other.give_back();
+        runtime.account().take(&share(8)).unwrap();
+        assert!(!runtime.let_go_unless(|_| false) && other.take(&share(3)).is_err());
+        runtime.rest(store.open_blob(&receive(&store, &TestBlob::new(0, 1000))).unwrap());
+        runtime.unload();
+        assert!(runtime.let_go_unless(|_| false));
+        assert!(other.take(&share(3)).is_ok());
     }
 
     /// A step of so many rows, all of them wanted.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cake_checkpoint::{Encoding, EncodingParseError, ModelSpec};
+use cake_engine::LayerProbe;
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
 use cake_proto::{Tag, connect, limits, shut_out, wire};
@@ -179,11 +180,15 @@ impl WorkerRpc for Service {
             account
                 .take(&[Share { device: memory, bytes, offered }])
                 .map_err(|lacks| Status::resource_exhausted(lacks.to_string()))?;
+            let before = shared.has_stages();
             let probe =
                 cake_engine::probe_layer(device, &model, encoding, threads, scratch, layers);
             account.give_back();
             shared.keep_tuning();
-            probe.map_err(|error| Status::failed_precondition(error.to_string()))
+            let probe = probe.map_err(|error| Status::failed_precondition(error.to_string()))?;
+            // Stages of other leases may compute meanwhile, between what it looks at.
+            let quiet = probe.quiet && !before && !shared.has_stages();
+            Ok(LayerProbe { quiet, ..probe })
         })
         .await?;
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -444,6 +449,7 @@ impl Service {
             devices: &config.devices,
             threads: config.threads,
             placement,
+            settling: &self.shared.settling,
             make_room: &|| {
                 let all = self.shared.runtimes();
                 all.iter().filter(|runtime| runtime.let_rest_go()).count() > 0

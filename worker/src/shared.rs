@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     ledger: Arc<Ledger<String>>,
     /// Where weights lie.
     pub(crate) placement: Placement,
+    /// Whoever has it puts weights there.
+    pub(crate) settling: Mutex<()>,
     /// Changes when the present hold must end, since what its master said cannot be gone by.
     pub(crate) misled: watch::Sender<()>,
     /// Why this worker would like to be let go, if it would.
@@ -56,6 +58,7 @@ impl Shared {
             tenants: Mutex::default(),
             ledger: Arc::default(),
             placement: Placement::new(config.weights, config.lock_memory),
+            settling: Mutex::default(),
             misled: watch::Sender::new(()),
             leaving: watch::Sender::new(None),
             config,
@@ -73,6 +76,11 @@ impl Shared {
     /// The stages of all leases.
     pub(crate) fn runtimes(&self) -> Vec<Runtime> {
         self.tenants().values().map(|tenant| tenant.runtime.clone()).collect()
+    }
+
+    /// Whether there is a stage of any lease.
+    pub(crate) fn has_stages(&self) -> bool {
+        self.runtimes().iter().any(|runtime| runtime.ticket().is_ok())
     }
 
     /// The stage that a stream with this pipeline's token feeds.

@@ -58,6 +58,8 @@ struct Given {
     keep: Keep,
     /// When it was last seen in use.
     used: Instant,
+    /// When a request last asked for it.
+    asked: Instant,
 }
 
 /// One that is not any more.
@@ -80,6 +82,11 @@ pub struct Guest {
 }
 
 impl Given {
+    fn new(served: Arc<Served>, keep: Keep) -> Self {
+        let now = Instant::now();
+        Self { served, keep, used: now, asked: now }
+    }
+
     fn is_used(&self) -> bool {
         Arc::strong_count(&self.served) > 1
     }
@@ -125,11 +132,12 @@ impl Desk {
         self.state().given(name).map(|given| given.served.clone())
     }
 
-    /// The name of the loaded model that was used last.
+    /// The name of the loaded model that was used last; of several that are used now, that which was asked for last.
     pub fn last_used(&self) -> Option<String> {
-        let mut state = self.state();
-        state.given.iter_mut().for_each(|given| _ = given.left());
-        let last = state.given.iter().max_by_key(|given| given.used);
+        let (state, now) = (self.state(), Instant::now());
+        // Those that are in use now are used at the same time.
+        let used = |given: &Given| if given.is_used() { now } else { given.used };
+        let last = state.given.iter().max_by_key(|given| (used(given), given.asked));
         last.map(|given| given.served.name.clone())
     }
 
@@ -189,7 +197,7 @@ impl Desk {
             leaving.keep = keep; // Should it be given again.
         }
         let given = state.given(name)?;
-        given.used = Instant::now();
+        (given.used, given.asked) = (Instant::now(), Instant::now());
         let keep = keep.unwrap_or(self.usual);
         let is_other = keep != given.keep;
         given.keep = keep;
@@ -202,7 +210,7 @@ impl Desk {
 
     /// Gives this model to whoever asks for it from now on.
     pub fn give(&self, served: Arc<Served>) {
-        self.state().given.push(Given { served, keep: self.usual, used: Instant::now() });
+        self.state().given.push(Given::new(served, self.usual));
         self.changed.notify_one();
     }
 
@@ -228,7 +236,7 @@ impl Desk {
         };
         let Leaving { served, keep, .. } = state.leaving.remove(place);
         let Some(served) = served.upgrade() else { return false };
-        state.given.push(Given { served, keep, used: Instant::now() });
+        state.given.push(Given::new(served, keep));
         self.changed.notify_one();
         true
     }

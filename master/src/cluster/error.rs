@@ -63,6 +63,24 @@ pub enum Error {
         /// Who holds it, in the worker's words.
         reason: String,
     },
+    /// Held by this master for other models, and it takes no more.
+    #[error("worker {name:?} at {address} takes no more models of this master: it is {reason}")]
+    Full {
+        /// Its name.
+        name: String,
+        /// Where.
+        address: String,
+        /// Who holds it, in the worker's words.
+        reason: String,
+    },
+    /// Stages of other models take the room of its layers.
+    #[error("worker {name:?} has no room for its layers now: {reason}")]
+    Crowded {
+        /// Its name.
+        name: String,
+        /// What it answered.
+        reason: String,
+    },
     /// Two addresses of one worker.
     #[error("{first} and {second} are the same worker {name:?}: give one of them")]
     SameWorker {
@@ -144,6 +162,11 @@ impl Missing {
     pub fn is_busy(&self) -> bool {
         matches!(self.why, Error::Held { .. })
     }
+
+    /// Whether it is there, and other models of this master are in the way.
+    pub fn is_full(&self) -> bool {
+        matches!(self.why, Error::Full { .. })
+    }
 }
 
 impl fmt::Display for Missing {
@@ -155,14 +178,14 @@ impl fmt::Display for Missing {
         }
         match &self.why {
             // The worker adds a rule that says nothing of this one.
-            Error::Held { reason, .. } => {
+            Error::Held { reason, .. } | Error::Full { reason, .. } => {
                 write!(f, " is {}", reason.split(';').next().unwrap_or(reason))?;
             }
             Error::Connect(_) if line => write!(f, " has opened no connection to this master")?,
             why => write!(f, ": {why}")?,
         }
         match self.last_seen {
-            Some(_) if self.is_busy() => Ok(()),
+            Some(_) if self.is_busy() || self.is_full() => Ok(()),
             Some(ago) => write!(f, "; last seen {}", ago_text(ago)),
             None => Ok(()),
         }
@@ -172,8 +195,10 @@ impl fmt::Display for Missing {
 /// What to do about them, for the end of a sentence.
 fn remedies(missing: &[Missing]) -> String {
     let busy = missing.iter().any(Missing::is_busy);
-    let down = missing.iter().any(|one| !one.is_busy());
+    let full = missing.iter().any(Missing::is_full);
+    let down = missing.iter().any(|one| !one.is_busy() && !one.is_full());
     let ways = [
+        full.then_some("let another model make room"),
         busy.then_some("wait until that master is done, or stop it"),
         down.then_some("`cake-master doctor` says how to start who is down"),
         Some("--alone computes everything on this machine"),
@@ -202,6 +227,13 @@ mod tests {
         let reason = "held by master \"attic (process 7)\"; one master at a time".to_owned();
         let (name, address) = ("tablet".to_owned(), "127.0.0.1:7".to_owned());
         let why = Error::Held { name: name.clone(), address: address.clone(), reason };
+        Missing { name, address, last_seen: Some(Duration::from_secs(9)), why }
+    }
+
+    fn full() -> Missing {
+        let reason = "held by master \"desk (process 8)\"; one master at a time".to_owned();
+        let (name, address) = ("tablet".to_owned(), "127.0.0.1:7".to_owned());
+        let why = Error::Full { name: name.clone(), address: address.clone(), reason };
         Missing { name, address, last_seen: Some(Duration::from_secs(9)), why }
     }
 
@@ -235,7 +267,10 @@ mod tests {
         let (only_busy, only_down) = (remedies(&[busy()]), remedies(&[down("127.0.0.1:8")]));
         assert!(only_busy.contains("wait") && !only_busy.contains("doctor"), "{only_busy}");
         assert!(only_down.contains("doctor") && !only_down.contains("wait"), "{only_down}");
-        for all in [only_busy, only_down, remedies(&[busy(), down("127.0.0.1:8")])] {
+        let only_full = remedies(&[full()]);
+        assert!(only_full.contains("make room") && !only_full.contains("wait"), "{only_full}");
+        assert!(!only_full.contains("doctor"), "{only_full}");
+        for all in [only_busy, only_down, only_full, remedies(&[busy(), down("127.0.0.1:8")])] {
             assert!(all.contains("--alone"), "{all}");
         }
     }

@@ -81,7 +81,7 @@ impl Drop for Hold {
 }
 
 /// A lease that other models of this master may show for one beside it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct KnownLease {
     membership: Membership,
     worker_id: String,
@@ -99,7 +99,7 @@ impl Member {
     /// for already.
     ///
     /// # Errors
-    /// [`Error`]: unreachable, another protocol, or held by another master.
+    /// [`Error`]: unreachable, another protocol, held by another master, or by this one for as many models as it takes.
     pub async fn hold(membership: &Membership, address: &str, master: &str) -> Result<Self, Error> {
         let (mut client, mut offer) = look(membership.security(), address).await?;
         if let Some(name) = membership.name_given(&offer.worker_id) {
@@ -115,7 +115,16 @@ impl Member {
             shut_out: shut_out.clone(),
             beside: membership.lease_of(&offer.worker_id), // It may have ended since.
         };
-        let mut hold = take(&mut client, &offer.name, address, request).await?;
+        let hold = take(&mut client, &offer.name, address, request).await;
+        let mut hold = hold.map_err(|error| match error {
+            // This process has it for other models, of which an older one takes one, and others take so many.
+            Error::Held { name, address, reason }
+                if !membership.lease_of(&offer.worker_id).is_empty() =>
+            {
+                Error::Full { name, address, reason }
+            }
+            error => error,
+        })?;
         let granted = tokio::time::timeout(ANSWER_TIMEOUT, hold.message())
             .await
             .map_err(|_| Error::silent(&offer.name, "grant a lease"))?
@@ -136,7 +145,11 @@ impl Member {
             worker_id: offer.worker_id.clone(),
             token: lease.clone(),
         };
-        let upkeep = tokio::spawn(upkeep);
+        let ended = known.clone();
+        let upkeep = tokio::spawn(async move {
+            upkeep.await;
+            ended.forget(); // The worker does not know it any more.
+        });
         let hold = Hold { lease: known, upkeep, let_go: AtomicBool::new(false) };
         let (address, membership) = (address.to_owned(), membership.clone());
         let distrusted = false;

@@ -83,7 +83,8 @@ impl With<'_> {
     ) -> Result<Chosen, Error> {
         let Self { model, manifests, state, device, threads, slack, probing, room, observer } =
             *self;
-        let asking = Asking { model, state, device, threads, probing };
+        let beside = room.account.has_others();
+        let asking = Asking { model, state, device, threads, probing, beside };
         let Candidates { all, seats, memories, warnings, ends_seconds, unable, own_offer } =
             candidates::gather(&asking, room, members, request, &promise).await?;
         let known = manifests.all_known();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use cake_checkpoint::{Checkpoint, Scheme};
-use cake_engine::DeviceKind;
+use cake_engine::{DeviceKind, Placement};
 use cake_stage::{OVERHEAD_BYTES, ResidentCosts};
 
 use super::parts::{parted, ways};
@@ -44,7 +44,7 @@ pub(crate) enum Fit {
         /// Bytes that devices offer for these.
         offered_bytes: u64,
     },
-    /// Nobody is there, or it would have to be read.
+    /// Nobody is there, it would have to be read, or somebody is to have certain layers of it.
     Unknown,
 }
 
@@ -71,9 +71,12 @@ impl Fits {
             threads: member.threads,
             budget_bytes: member.budget_bytes,
         };
-        let mut offers: Vec<Offer> = members.iter().map(offer).collect();
+        let request = &self.request;
+        let kept = |member: &&Present| !request.exclude.contains(&member.name);
+        let mut offers: Vec<Offer> = members.iter().filter(kept).map(offer).collect();
         offers.sort_by(|one, other| one.worker_id.cmp(&other.worker_id));
-        if offers.is_empty() {
+        let nobody = offers.is_empty() && request.local_memory.unwrap_or(0) == 0;
+        if nobody || !request.pins.is_empty() {
             return Fit::Unknown;
         }
         let is_same = |known: &&Known| known.since == model.since && known.offers == offers;
@@ -93,7 +96,12 @@ impl Fits {
     fn find_out(&self, model: &str, offers: &[Offer]) -> Result<Fit, Error> {
         let checkpoint = Arc::new(Checkpoint::open(model)?);
         let promise = self.request.promise(&checkpoint)?;
-        let candidates: Vec<Candidate> = offers.iter().map(candidate).collect();
+        let mut candidates: Vec<Candidate> = offers.iter().map(candidate).collect();
+        if let Some(bytes) = self.request.local_memory.filter(|bytes| *bytes > 0) {
+            let device = (DeviceKind::from_env()?, cake_engine::default_threads());
+            let copy_bytes = Placement::new(self.request.weights, false).copy_bytes();
+            candidates.push(Candidate::local(bytes, device, None, copy_bytes, 0));
+        }
         let least = chunk::bounds(promise.context, false).last();
         let chunk = match (self.request.chunk, least) {
             (None, Some((rows, _))) => rows,
@@ -149,7 +157,10 @@ fn compare(input: &Input) -> Fit {
 mod tests {
     use std::num::NonZeroUsize;
 
+    use cake_checkpoint::LayerRange;
+
     use super::*;
+    use crate::planner::Pin;
     use crate::present::tests::spare;
     use crate::shelf::{Shelf, Source};
 
@@ -173,6 +184,15 @@ mod tests {
             panic!("two times 1 MiB are too few");
         };
         assert!(offered_bytes <= 2 << 20 && offered_bytes < needed_bytes, "{needed_bytes}");
+        // The master's own memory counts, and who is left out does not.
+        let small = offers(OVERHEAD_BYTES + (1 << 20));
+        let of = |request| Fits::new(PlanRequest { parallel, ..request }).of(&model, &small);
+        let local_memory = Some(4 << 30);
+        assert_eq!(of(PlanRequest { local_memory, ..PlanRequest::default() }), Fit::Whole);
+        let exclude = vec!["a".to_owned(), "b".to_owned()];
+        assert_eq!(of(PlanRequest { exclude, ..PlanRequest::default() }), Fit::Unknown);
+        let pins = vec![Pin { device: "a".to_owned(), layers: LayerRange::new(0, 1) }];
+        assert_eq!(of(PlanRequest { pins, ..PlanRequest::default() }), Fit::Unknown);
         // What is known of it is not found out again.
         let known = fits.known.lock().expect("no holder panics");
         assert_eq!(known.get(&model.name).map(|known| known.offers.len()), Some(2));

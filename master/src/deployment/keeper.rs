@@ -276,6 +276,7 @@ impl Keeper {
         let before = Gone::of(&self.prepared.members);
         self.trust.doubt(loss, &mut self.prepared.members);
         let mut slow = Some(self.prepared.refresh().await);
+        self.prepared.give_back(); // Its stages are put away.
         self.monitor.members(self.prepared.present());
         let Prepared { members, observer, .. } = &self.prepared;
         self.trust.blame(loss, members, &before, &self.monitor, &**observer);
@@ -286,6 +287,8 @@ impl Keeper {
                 Ok(pipeline) => return pipeline,
                 Err(error) => error,
             };
+            // Who waits is in nobody's way.
+            self.prepared.give_back();
             self.blame_start(&error);
             let wait = match &error {
                 Error::LostAgain { wait, .. } => format!(" of {} more", seconds(*wait)),

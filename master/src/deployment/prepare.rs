@@ -51,6 +51,7 @@ pub(crate) async fn prepare(
     let mut notes = notes(cluster, &members, &missing, &request);
     let headers_only = hollow.is_some();
     notes.extend(hollow.map(|(file, count)| Note::Hollow { file, count }));
+    let is_full = missing.iter().any(Missing::is_full);
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
     let device = DeviceKind::from_env()?;
     let threads = cake_engine::default_threads();
@@ -86,15 +87,9 @@ pub(crate) async fn prepare(
             room: Room { account: &account, whole: false },
             observer: &*observer,
         };
-        let sparing = match sparing(&request, &members) {
-            Some(sparing) => with.plan(&members, &sparing, promise).await.ok(),
-            None => None,
-        };
-        let planned = match sparing {
-            Some(chosen) => Ok(chosen),
-            None => with.plan(&members, &request, promise).await,
-        };
+        let (request, planned) = plan_sparing(&with, &members, &request, promise).await;
         let planned = match planned {
+            Err(Error::Plan(refusal)) if is_full => Err(Error::Crowded(refusal)),
             Err(Error::Plan(refusal)) if account.has_others() => {
                 // Narrower weights are for devices that are small, not for those where somebody else will leave.
                 if with.fits_alone(&members, &request, promise).await? {
@@ -212,6 +207,26 @@ fn room(chosen: &Chosen) -> Vec<(LayerRange, u64)> {
     let memory = |stage: &PlannedStage| (stage.memory.budget, stage.memory.total());
     let spare = spare(&stages.iter().map(memory).collect::<Vec<_>>());
     stages.iter().map(|stage| stage.layers).zip(spare).collect()
+}
+
+/// The plan that spares those that their owner wants free, else the one with them; and the request that it was made for.
+async fn plan_sparing(
+    with: &With<'_>,
+    members: &[Member],
+    request: &PlanRequest,
+    promise: Promise,
+) -> (PlanRequest, Result<Chosen, Error>) {
+    let Some(sparing) = sparing(request, members) else {
+        return (request.clone(), with.plan(members, request, promise).await);
+    };
+    match with.plan(members, &sparing, promise).await {
+        Err(Error::Plan(_)) => {
+            // Nobody is timed twice for one plan.
+            let again = With { probing: Probing::Strangers, ..*with };
+            (request.clone(), again.plan(members, request, promise).await)
+        }
+        planned => (sparing, planned),
+    }
 }
 
 /// The same request without those that their owner wants free, if there are some beside others.

@@ -54,6 +54,8 @@ pub(crate) struct Asking<'a> {
     pub device: DeviceKind,
     pub threads: usize,
     pub probing: Probing,
+    /// Whether other models are loaded: what is timed beside them is not certain.
+    pub beside: bool,
 }
 
 impl Asking<'_> {
@@ -120,7 +122,7 @@ impl Asking<'_> {
 
     /// The master's own rates, timed within the memory that it may use if they are `needed` and not known.
     pub(crate) fn own(&self, max_bytes: u64, needed: bool) -> Option<Rates> {
-        let Self { model, state, device, threads, .. } = *self;
+        let Self { model, state, device, threads, beside, .. } = *self;
         let key = own_key(model, device, threads);
         let known = match self.remembered(&key) {
             Ok(known) => return Some(Ok(known)),
@@ -139,7 +141,8 @@ impl Asking<'_> {
             || cake_engine::probe_layer(device, config, encoding, threads, max_bytes, layers);
         Some(match block_in_place(probe) {
             Ok(probe) => {
-                let measured = own(probe.decode.as_secs_f64(), probe.bytes.max(1), probe.quiet);
+                let measured =
+                    own(probe.decode.as_secs_f64(), probe.bytes.max(1), probe.quiet && !beside);
                 Ok(state.remember(&key, measured))
             }
             Err(error) => {
@@ -152,7 +155,7 @@ impl Asking<'_> {
     /// where they cannot be had, or nobody needs them (`None`). Embedding a token is to read a row: nothing beside the
     /// head.
     pub(crate) fn ends(&self, scratch: Option<u64>) -> f64 {
-        let Self { model, state, device, threads, probing } = *self;
+        let Self { model, state, device, threads, probing, beside } = *self;
         let key = ends_key(model, device, threads);
         let known = match self.remembered(&key) {
             Ok(known) => return known.decode_seconds,
@@ -171,7 +174,7 @@ impl Asking<'_> {
         };
         match block_in_place(probe) {
             Ok((head, choice)) => {
-                let measured = own(head.decode.as_secs_f64() + choice, 1, head.quiet);
+                let measured = own(head.decode.as_secs_f64() + choice, 1, head.quiet && !beside);
                 // With less, caches make it another figure.
                 if scratch < PROBED_BYTES {
                     return measured.decode_seconds;

@@ -187,6 +187,12 @@ impl Prepared {
         Ok(self.account.take(&chosen.shares())?)
     }
 
+    /// Leaves to other models what the present plan takes of the devices, until it is planned again: of those that lost
+    /// one device, the one that fits what is left shall have it.
+    pub(crate) fn give_back(&self) {
+        self.account.give_back();
+    }
+
     /// Makes this the plan.
     fn take(&mut self, chosen: Chosen) -> Result<(), Error> {
         self.reserve(&chosen)?;

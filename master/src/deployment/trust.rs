@@ -207,7 +207,6 @@ impl Trust {
         reason: &str,
         (monitor, observer): (&Monitor, &dyn Observer),
     ) {
-        monitor.metrics.failed_worker(offence.name());
         let now = self.now();
         let consequence = {
             let mut known = self.known();
@@ -216,6 +215,7 @@ impl Trust {
             }
             known.conduct.note(worker_id, instance, offence, reason, now)
         };
+        monitor.metrics.failed_worker(offence.name());
         match consequence {
             Consequence::None => {}
             Consequence::Avoided(pause) => {

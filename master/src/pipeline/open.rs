@@ -6,11 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use cake_checkpoint::{Digest, LayerRange, ModelSpec};
 use cake_engine::Stage;
+use cake_proto::said::sentence;
 use cake_proto::wire;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
 use tracing::{info, warn};
 
 use super::announce::announce;
@@ -176,10 +178,9 @@ async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>, model: Bytes) -> Resu
     let mut events = within(name, "load its layers", client.load(request)).await?;
     loop {
         let event = tokio::time::timeout(LOAD_STALL, events.message()).await;
-        let event = event.unwrap_or_else(|_| Err(tonic::Status::deadline_exceeded("")));
-        let failed = |status| cluster::Error::call(name, "load its layers", &status);
-        let event = event.map_err(failed)?;
-        let event = event.ok_or_else(|| failed(tonic::Status::aborted("it ended the load")))?;
+        let event = event.unwrap_or_else(|_| Err(Status::deadline_exceeded("")));
+        let event = event.map_err(|status| failed(name, &status))?;
+        let event = event.ok_or_else(|| failed(name, &Status::unknown("it ended the load")))?;
         if !event.corrupt.is_empty() {
             return Err(Error::Corrupt { worker: name.to_owned(), count: event.corrupt.len() });
         }
@@ -187,6 +188,16 @@ async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>, model: Bytes) -> Resu
             info!(worker = name, layers = %spec.layers, "loaded");
             return Ok(());
         }
+    }
+}
+
+/// Why the worker of this name loads nothing. Stages of other models that are in its way are no fault of its.
+fn failed(name: &str, status: &Status) -> cluster::Error {
+    match status.code() {
+        Code::Aborted => {
+            cluster::Error::Crowded { name: name.to_owned(), reason: sentence(status.message()) }
+        }
+        _ => cluster::Error::call(name, "load its layers", status),
     }
 }
 
@@ -220,4 +231,19 @@ async fn route(opening: &Opening<'_>) -> Result<Vec<bool>, Error> {
         next = Some(spec.member);
     }
     Ok(directs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_not_blamed_for_the_room_that_other_models_take() {
+        let said = Status::aborted("cannot load: 2 B are needed");
+        let crowded = failed("attic", &said);
+        assert!(matches!(crowded, cluster::Error::Crowded { .. }), "{crowded}");
+        let said = Status::resource_exhausted("the plan needs 3 B here, this worker offers 2 B");
+        let other = failed("attic", &said);
+        assert!(matches!(other, cluster::Error::Call { .. }), "{other}");
+    }
 }

@@ -11,12 +11,14 @@ use crate::api::{self, Served};
 use crate::cli::args::SampleArgs;
 use crate::cli::told::{Words, warn};
 use crate::cli::{Error, announce};
-use crate::cluster::Whereabouts;
+use crate::cluster::Error::NobodyThere;
+use crate::cluster::{self, Missing, Whereabouts};
 use crate::deployment;
 use crate::deployment::keeper::{Keeper, left_out};
 use crate::deployment::trust::Trust;
 use crate::deployment::{PlanRequest, prepare};
 use crate::monitor::Monitor;
+use crate::pipeline::OpenError;
 use crate::scheduler::{Limits, OnLoss, Scheduler};
 use crate::service::{Failed, Load, Loaded};
 use crate::shelf::{About, AtHand, WhyNot};
@@ -47,7 +49,10 @@ impl Load for Loader {
     async fn load(&mut self, model: &AtHand, monitor: &Arc<Monitor>) -> Result<Loaded, Failed> {
         // A worker that is lost may be away for longer than the next model can wait.
         let cluster = self.cluster.some_suffice();
-        let loaded = self.load_over(model, &cluster, monitor).await;
+        let mut loaded = self.load_over(model, &cluster, monitor).await;
+        if loaded.as_ref().is_err_and(was_forestalled) {
+            loaded = self.load_over(model, &cluster, monitor).await;
+        }
         self.request.reprobe = false; // Once is enough.
         self.request.hurry = true;
         loaded.map_err(|error| {
@@ -60,8 +65,19 @@ impl Load for Loader {
 
 /// Whether it is the models that are loaded which leave no room.
 fn is_crowded(error: &Error) -> bool {
-    use deployment::Error::{Crowded, Shared};
-    matches!(error, Error::Deployment(Crowded(_) | Shared(_)))
+    use deployment::Error::{Cluster, Crowded};
+    match error {
+        Error::Deployment(Crowded(_)) => true,
+        Error::Deployment(Cluster(NobodyThere(missing))) => missing.iter().any(Missing::is_full),
+        error => was_forestalled(error),
+    }
+}
+
+/// Whether another model took room between the plan and the load: what it left may do.
+fn was_forestalled(error: &Error) -> bool {
+    use deployment::Error::{Open, Shared};
+    let Error::Deployment(error) = error else { return false };
+    matches!(error, Shared(_) | Open(OpenError::Cluster(cluster::Error::Crowded { .. })))
 }
 
 impl Loader {
@@ -162,5 +178,28 @@ impl Loader {
             used: in_use,
         });
         Ok(Loaded { served, keeper, used })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_model_makes_room_where_it_is_in_the_way_and_only_there() {
+        let text = || "attic".to_owned();
+        let nobody = |why| {
+            let missing = Missing { name: text(), address: text(), last_seen: None, why };
+            Error::Deployment(NobodyThere(vec![missing]).into())
+        };
+        let full = || cluster::Error::Full { name: text(), address: text(), reason: text() };
+        let held = cluster::Error::Held { name: text(), address: text(), reason: text() };
+        assert!(is_crowded(&nobody(full())) && !was_forestalled(&nobody(full())));
+        assert!(!is_crowded(&nobody(held)), "by another master");
+        let open = |error| Error::Deployment(OpenError::Cluster(error).into());
+        let crowded = open(cluster::Error::Crowded { name: text(), reason: text() });
+        assert!(is_crowded(&crowded) && was_forestalled(&crowded));
+        let failed = open(cluster::Error::Call { name: text(), action: "load", reason: text() });
+        assert!(!is_crowded(&failed));
     }
 }
