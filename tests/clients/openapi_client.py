@@ -25,13 +25,16 @@ class Server:
         assert not errors, (value, errors[:3])
 
     def holds_stream(self, schema, events):
-        """Each event is as it is described, and its data is of the schema of one that it may be."""
-        assert events
+        """Each event is as it is described, and its data is of the schema of one that it may be: not of one that broke off."""
+        of_data = [one["properties"]["data"] for one in schema["anyOf"]]
+        of_json = {"anyOf": [data["contentSchema"] for data in of_data if "contentSchema" in data]}
+        told = []
         for event in events:
             self.holds(schema, event)
-            of_data = [one["properties"]["data"] for one in schema["anyOf"]]
             if {"const": event["data"]} not in of_data:
-                self.holds({"anyOf": [data["contentSchema"] for data in of_data if "contentSchema" in data]}, json.loads(event["data"]))
+                told.append(json.loads(event["data"]))
+                self.holds(of_json, told[-1])
+        check_told(told)
 
     def refuses(self, method, path, body):
         """Neither the description nor the server takes this body."""
@@ -59,12 +62,20 @@ class Server:
         if kind == "text/event-stream":
             self.holds_stream(schema, events(content.decode()))
         elif kind == "application/x-ndjson":
-            for line in content.splitlines():
-                self.holds(schema, json.loads(line))
+            told = [json.loads(line) for line in content.splitlines()]
+            for line in told:
+                self.holds(schema, line)
+            check_told(told)
         if kind != "application/json":
             return content.decode()
         self.holds(schema, json.loads(content))
         return json.loads(content)
+
+
+def check_told(told):
+    """Whether a stream says something, and nothing of an error."""
+    assert told
+    assert not any("error" in one or one.get("type") in ("error", "response.failed") for one in told), told
 
 
 def events(text):
