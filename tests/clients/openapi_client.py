@@ -99,6 +99,7 @@ def openai(server, model):
     server.ask("post", "/v1/completions", {"prompt": "Paris", "max_tokens": 2, "stream": True})
     server.ask("post", "/v1/completions", {"prompt": "Paris", "max_tokens": 2, "logprobs": 1, "echo": True})
     server.ask("post", "/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 2})
+    server.refuses("post", "/v1/completions", {"prompt": [[1, 2], []]})
     for form in ("float", "base64"):
         server.ask("post", "/v1/embeddings", {"input": ["a", "b"], "encoding_format": form})
     server.ask("get", "/v1/models")
@@ -112,7 +113,8 @@ def responses(server, model):
     tool = {"type": "function", "name": "get_weather", "parameters": PLACE}
     server.ask("post", path, {"input": "Hi", "tools": [tool], "tool_choice": "required", "metadata": {"a": "b"}})
     server.ask("post", path, {"input": "Hi", "stream": True})
-    server.refuses("post", path, {"input": "Hi", "truncation": "auto"})
+    for refused in ({"truncation": "auto"}, {"n": 2}, {"top_logprobs": 21}):
+        server.refuses("post", path, {"input": "Hi"} | refused)
     made = server.ask("post", path, {"input": QUESTION, "instructions": "Be brief."})
     server.ask("get", path + "/{id}", id=made["id"])
     server.ask("get", path + "/{id}/input_items", id=made["id"])
@@ -135,6 +137,7 @@ def anthropic(server, model):
 def tokens(server, model):
     server.ask("post", "/tokenize", {"prompt": "Hi", "return_token_strs": True})
     server.ask("post", "/tokenize", {"messages": QUESTION})
+    server.refuses("post", "/tokenize", {"prompt": "Hi", "reasoning_effort": "a b"})
     server.ask("post", "/detokenize", {"tokens": [1, 2]})
     server.ask("post", "/apply-template", {"messages": QUESTION})
     server.ask("get", "/tokenizer_info")
@@ -147,6 +150,9 @@ def ollama(server, model):
     server.ask("post", "/api/chat", {"messages": QUESTION})
     server.ask("post", "/api/generate", {"prompt": "Hi"})
     server.refuses("post", "/api/generate", {"prompt": "Hi", "options": {"top_p": 1.5}})
+    server.refuses("post", "/api/chat", {"messages": QUESTION, "options": {"num_predict": 0}})
+    server.refuses("post", "/api/chat", {"options": {"temperature": 9}})
+    server.refuses("post", "/api/embed", {"input": "a", "dimensions": 3})
     server.ask("post", "/api/generate", {"prompt": "Hi"} | whole)
     for path in ("/api/chat", "/api/generate"):
         assert server.ask("post", path, {})["done_reason"] == "load"
