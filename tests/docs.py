@@ -6,8 +6,8 @@
 - Every message in `troubleshooting.md` (a quoted line, with … for what changes) is in the sources: its parts, in order, in one
   file.
 - Every variable of the environment that the sources name is in `reference/environment.md`.
-- Every command in a code block is one that the reference has, with options that it has there; every option that a text
-  names is one of some command.
+- Every command of ours in a code block, or at the beginning of code in a text, is one that the reference has, with options that it
+  has there; every option that code in a text begins with is one of some command.
 
     tests/docs.py        # ends with 1 if there is anything
 """
@@ -20,6 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = os.path.join(ROOT, "docs", "src")
 SOURCES = ["master/src", "worker/src", "common"]
 VARIABLE = re.compile(r'"((?:CAKE|HF|OLLAMA)_(?!GOLDEN)[A-Z_]+|OTEL_EXPORTER_OTLP_ENDPOINT|NO_COLOR|CLICOLOR_FORCE)"')
+GLOBAL = re.compile(r"#\[arg\(([^\]]*\bglobal = true[^\]]*)\)\]\s*(?:pub )?(\w+):")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -88,15 +89,23 @@ def unnamed(path, sources):
     yield from (f"lacks {name}" for name in sorted(names) if f"`{name}`" not in text and "TEST" not in name)
 
 
-def options(reference):
-    """The options of each command by its name; those of a program alone are every command's of it."""
+def shared(sources):
+    """The options that a program's every command has, too."""
+    of = set()
+    for words, name in (found for source in sources for found in GLOBAL.findall(source)):
+        of |= {"--" + name.replace("_", "-")} | ({f"-{name[0]}"} if re.match(r"short\b", words) else set())
+    return of
+
+
+def options(reference, everywhere):
+    """The options of each command by its name, with those of its program that are `everywhere`."""
     of = {}
     for page in reference:
         for section in re.split(r"^#{1,2} (?=cake-)", read(page), flags=re.M)[1:]:
             name = section.split("\n", 1)[0].strip()
             lines = re.findall(r"^- (`-.*?`): ", section, re.M)
             of[name] = {option for line in lines for option in re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", line)}
-    return of
+    return {name: found | of[name.split()[0]] & everywhere for name, found in of.items()}
 
 
 def unknown(path, of):
@@ -122,18 +131,14 @@ def named(words):
 def unknown_in(line, of):
     """The same of one line."""
     for called in re.findall(r"(?:^|\| |-- )(cake-(?:master|worker)\b[^|]*)", line):
-        program, *words = called.split()
-        known = set(of[program]) | {"--help", "--version", "-h"}
-        command = program
-        for word in words:
-            if f"{command} {word}" not in of:
-                break
-            command = f"{command} {word}"
-            known |= of[command]
-        follows = words[0] if words else "-"
-        if command == "cake-master" and re.fullmatch(r"[a-z]+", follows) and follows != "help":
-            yield f"has {program} {follows}, which is no command"
+        command, *words = called.split()
+        while words and f"{command} {words[0]}" in of:
+            command = f"{command} {words.pop(0)}"
+        has_commands = any(name.startswith(f"{command} ") for name in of)
+        if has_commands and words and re.fullmatch(r"[a-z]+", words[0]) and words[0] != "help":
+            yield f"has {command} {words[0]}, which is no command"
             continue
+        known = of[command] | {"--help", "--version", "-h"}
         yield from (f"has {command} with {option}, which it does not have" for option in sorted(named(called) - known))
 
 
@@ -141,7 +146,7 @@ def main():
     pages = [os.path.normpath(page) for page in files(PAGES, ".md")]
     sources = [said(read(path)) for folder in SOURCES for path in files(os.path.join(ROOT, folder), ".rs")]
     reference = [page for page in pages if os.sep + "reference" + os.sep in page]
-    of = options(reference)
+    of = options(reference, shared(sources))
     found = list(unlisted(pages))
     for page in pages + [os.path.join(ROOT, "README.md")]:
         found += [(page, what) for what in links(page)]

@@ -25,13 +25,16 @@ class Server:
         assert not errors, (value, errors[:3])
 
     def holds_stream(self, schema, events):
-        """Each event is as it is described, and its data is of the schema of one that it may be."""
-        assert events
+        """Each event is as it is described, and its data is of the schema of one that it may be: not of one that broke off."""
+        of_data = [one["properties"]["data"] for one in schema["anyOf"]]
+        of_json = {"anyOf": [data["contentSchema"] for data in of_data if "contentSchema" in data]}
+        told = []
         for event in events:
             self.holds(schema, event)
-            of_data = [one["properties"]["data"] for one in schema["anyOf"]]
             if {"const": event["data"]} not in of_data:
-                self.holds({"anyOf": [data["contentSchema"] for data in of_data if "contentSchema" in data]}, json.loads(event["data"]))
+                told.append(json.loads(event["data"]))
+                self.holds(of_json, told[-1])
+        check_told(told)
 
     def refuses(self, method, path, body):
         """Neither the description nor the server takes this body."""
@@ -59,12 +62,20 @@ class Server:
         if kind == "text/event-stream":
             self.holds_stream(schema, events(content.decode()))
         elif kind == "application/x-ndjson":
-            for line in content.splitlines():
-                self.holds(schema, json.loads(line))
+            told = [json.loads(line) for line in content.splitlines()]
+            for line in told:
+                self.holds(schema, line)
+            check_told(told)
         if kind != "application/json":
             return content.decode()
         self.holds(schema, json.loads(content))
         return json.loads(content)
+
+
+def check_told(told):
+    """Whether a stream says something, and nothing of an error."""
+    assert told
+    assert not any("error" in one or one.get("type") in ("error", "response.failed") for one in told), told
 
 
 def events(text):
@@ -88,6 +99,7 @@ def openai(server, model):
     server.ask("post", "/v1/completions", {"prompt": "Paris", "max_tokens": 2, "stream": True})
     server.ask("post", "/v1/completions", {"prompt": "Paris", "max_tokens": 2, "logprobs": 1, "echo": True})
     server.ask("post", "/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 2})
+    server.refuses("post", "/v1/completions", {"prompt": [[1, 2], []]})
     for form in ("float", "base64"):
         server.ask("post", "/v1/embeddings", {"input": ["a", "b"], "encoding_format": form})
     server.ask("get", "/v1/models")
@@ -101,7 +113,8 @@ def responses(server, model):
     tool = {"type": "function", "name": "get_weather", "parameters": PLACE}
     server.ask("post", path, {"input": "Hi", "tools": [tool], "tool_choice": "required", "metadata": {"a": "b"}})
     server.ask("post", path, {"input": "Hi", "stream": True})
-    server.refuses("post", path, {"input": "Hi", "truncation": "auto"})
+    for refused in ({"truncation": "auto"}, {"n": 2}, {"top_logprobs": 21}):
+        server.refuses("post", path, {"input": "Hi"} | refused)
     made = server.ask("post", path, {"input": QUESTION, "instructions": "Be brief."})
     server.ask("get", path + "/{id}", id=made["id"])
     server.ask("get", path + "/{id}/input_items", id=made["id"])
@@ -124,6 +137,7 @@ def anthropic(server, model):
 def tokens(server, model):
     server.ask("post", "/tokenize", {"prompt": "Hi", "return_token_strs": True})
     server.ask("post", "/tokenize", {"messages": QUESTION})
+    server.refuses("post", "/tokenize", {"prompt": "Hi", "reasoning_effort": "a b"})
     server.ask("post", "/detokenize", {"tokens": [1, 2]})
     server.ask("post", "/apply-template", {"messages": QUESTION})
     server.ask("get", "/tokenizer_info")
@@ -136,6 +150,9 @@ def ollama(server, model):
     server.ask("post", "/api/chat", {"messages": QUESTION})
     server.ask("post", "/api/generate", {"prompt": "Hi"})
     server.refuses("post", "/api/generate", {"prompt": "Hi", "options": {"top_p": 1.5}})
+    server.refuses("post", "/api/chat", {"messages": QUESTION, "options": {"num_predict": 0}})
+    server.refuses("post", "/api/chat", {"options": {"temperature": 9}})
+    server.refuses("post", "/api/embed", {"input": "a", "dimensions": 3})
     server.ask("post", "/api/generate", {"prompt": "Hi"} | whole)
     for path in ("/api/chat", "/api/generate"):
         assert server.ask("post", path, {})["done_reason"] == "load"

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{NAME, WorkerEntry};
+use crate::entry::{MOST_NAME_BYTES, WorkerEntry, is_worker_name};
 use crate::error::Error;
 use crate::peer::{MOST_REVOKED, is_worker_id};
 use crate::token::JoinToken;
@@ -120,7 +120,7 @@ impl Book {
         let taken: BTreeSet<&str> = others.map(|member| member.name.as_str()).collect();
         let numbered = |number: usize| {
             let suffix = format!("-{number}");
-            let end = wanted.len().min(NAME.saturating_sub(suffix.len()));
+            let end = wanted.len().min(MOST_NAME_BYTES.saturating_sub(suffix.len()));
             format!("{}{suffix}", &wanted[..wanted.floor_char_boundary(end)])
         };
         let mut names = std::iter::once(wanted.to_owned()).chain((2..).map(numbered));
@@ -175,8 +175,7 @@ impl Book {
             return Err(NameError::Nobody { name: name.to_owned(), joined: self.workers.len() });
         }
         let worker_id = members[meant(&members, name)?].worker_id.clone();
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if !(1..=NAME).contains(&new.len()) || !new.chars().all(is_name) {
+        if !is_worker_name(new) {
             return Err(NameError::Unfit { name: new.to_owned() });
         }
         if self.free_name(new, &worker_id) != new {
@@ -439,10 +438,10 @@ mod tests {
         assert_eq!(book.free_name("tablet", &ids[0]), "tablet", "its own");
         book.revoke("tablet").expect("there");
         assert_eq!(book.free_name("tablet", &ids[2]), "tablet", "whose was shut out");
-        let long = "x".repeat(NAME);
+        let long = "x".repeat(MOST_NAME_BYTES);
         book.workers.push(worker(&random_token(), &long));
         let next = book.free_name(&long, &ids[2]);
-        assert!(next.len() == NAME && next.ends_with("x-2"), "{next}");
+        assert!(next.len() == MOST_NAME_BYTES && next.ends_with("x-2"), "{next}");
     }
 
     #[test]
@@ -452,7 +451,7 @@ mod tests {
         let mut book = Book { workers, ..Book::default() };
         let refused = |book: &mut Book, new: &str| book.rename(&ids[0], new).expect_err("refused");
         assert!(matches!(refused(&mut book, "phone"), NameError::Taken { .. }));
-        for unfit in ["", "a b", "é", "<b>", &"x".repeat(NAME + 1)] {
+        for unfit in ["", "a b", "é", "<b>", &"x".repeat(MOST_NAME_BYTES + 1)] {
             assert!(matches!(refused(&mut book, unfit), NameError::Unfit { .. }), "{unfit}");
         }
         let renamed = book.rename("tablet", "kitchen").expect("free");

@@ -2,7 +2,13 @@
 use serde::{Deserialize, Serialize};
 
 /// Longest name of a worker.
-pub(crate) const NAME: usize = 63;
+pub const MOST_NAME_BYTES: usize = 63;
+
+/// Whether a worker may be called so: tables and messages can show it.
+pub fn is_worker_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=MOST_NAME_BYTES).contains(&name.len()) && name.chars().all(is_plain)
+}
 
 /// A worker that joined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

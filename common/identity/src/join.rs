@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::book::seconds;
-use crate::entry::NAME;
+use crate::entry::is_worker_name;
 use crate::fingerprint::fingerprint;
 use crate::listener::take_all;
 use crate::security::{client_config, server_config};
@@ -314,11 +314,10 @@ fn decide(
 
 /// A name that tables and messages can show.
 fn usable_name(name: String) -> Result<String, String> {
-    let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > NAME || !name.chars().all(usable) {
-        return Err("the worker's name cannot be used".to_owned());
+    match is_worker_name(&name) {
+        true => Ok(name),
+        false => Err("the worker's name cannot be used".to_owned()),
     }
-    Ok(name)
 }
 
 /// What a worker asks, from its bytes.

@@ -34,7 +34,7 @@ mod whom;
 
 pub use authority::{Authority, DEFAULT_LIFETIME};
 pub use book::{Book, BookFile, TokenEntry};
-pub use entry::WorkerEntry;
+pub use entry::{MOST_NAME_BYTES, WorkerEntry, is_worker_name};
 pub use error::{Error, Refusal};
 pub use lines::Lines;
 pub use listener::{Incoming, incoming};

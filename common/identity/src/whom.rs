@@ -1,5 +1,5 @@
 //! Which worker a person means.
-use crate::entry::{NAME, WorkerEntry};
+use crate::entry::{MOST_NAME_BYTES, WorkerEntry};
 use crate::peer::MOST_REVOKED;
 
 /// Why nobody is meant by this name.
@@ -32,7 +32,7 @@ pub enum NameError {
     TooMany,
     /// A name that no worker can have.
     #[error(
-        "{name:?} is no name for a worker, expected 1 to {NAME} letters, digits, `-`, `_` and `.`"
+        "{name:?} is no name for a worker, expected 1 to {MOST_NAME_BYTES} letters, digits, `-`, `_` and `.`"
     )]
     Unfit {
         /// As given.

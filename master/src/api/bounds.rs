@@ -10,9 +10,11 @@ pub(super) const ANSWERS: Span<u64> = Span { low: 1, high: 16 };
 pub(super) const NEW_TOKENS: Span<u64> = Span { low: 1, high: u64::MAX };
 /// The same of a completion that repeats its prompt.
 pub(super) const ANY_TOKENS: Span<u64> = Span { low: 0, high: u64::MAX };
-/// Stop strings, and bytes of each.
+/// Stop strings, and characters of each.
 pub(super) const STOPS: Length = Length::most(16);
-pub(super) const STOP_BYTES: Length = Length::most(1024);
+pub(super) const STOP: Length = Length::most(1024);
+/// Digits of a token's id as a name: no vocabulary has a billion tokens.
+pub(super) const ID_DIGITS: Length = Length { least: 1, most: 9 };
 /// Tokens with a bias, and what it is.
 pub(super) const BIASES: Length = Length::most(1024);
 pub(super) const BIAS: Span<f32> = Span { low: -100.0, high: 100.0 };
@@ -30,7 +32,7 @@ pub(super) const MESSAGES: Length = Length { least: 1, most: MAX_MESSAGES };
 pub(super) const TOOLS: Length = Length::most(128);
 /// What a template is told in a word.
 pub(super) const WORD: Word = Word(64);
-/// Bytes of a tool's name: OpenAI's are half as long.
+/// Characters of a tool's name: OpenAI's are half as long.
 pub(super) const TOOL_NAME: Length = Length { least: 1, most: 128 };
 /// What tools there are.
 pub(super) const TOOL_KINDS: Words = Words(&["function"]);

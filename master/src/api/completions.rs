@@ -55,8 +55,9 @@ impl Asked {
             let found = format!("{} prompts", prompt.count());
             return Err(ApiError::parameter("prompt", found, PROMPTS.to_string()));
         }
+        prompt.check_ids("prompt")?;
         let new_tokens = if echo { ANY_TOKENS } else { NEW_TOKENS };
-        let wishes = Wishes::new(common, logprobs.unwrap_or(0), new_tokens)?;
+        let wishes = Wishes::new(common, ("logprobs", logprobs), new_tokens)?;
         Ok(Self { prompt, wishes, echo, logprobs, scores_prompt })
     }
 }

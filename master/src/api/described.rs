@@ -4,7 +4,9 @@ use schemars::transform::Transform;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use super::bounds::{ANY_TOKENS, BIAS, BIASES, FORMATS, INPUTS, PROMPTS, STOP_BYTES, STOPS, WORD};
+use super::bounds::{
+    ANY_TOKENS, BIAS, BIASES, FORMATS, ID_DIGITS, INPUTS, PROMPTS, STOP, STOPS, WORD,
+};
 use super::extent::{Length, Number, Word};
 
 /// An object has these fields, whatever their types say.
@@ -18,6 +20,12 @@ pub(super) struct NeedsOne(pub(super) &'static [&'static str]);
 
 /// These fields are another request's.
 pub(super) struct Lacks(pub(super) &'static [&'static str]);
+
+/// A number is any but this one.
+pub(super) struct Except(pub(super) i64);
+
+/// Another field has the same schema as one: an older name for it.
+pub(super) struct Also(pub(super) &'static str, pub(super) &'static str);
 
 impl Transform for Needs {
     fn transform(&mut self, schema: &mut Schema) {
@@ -61,6 +69,22 @@ impl Transform for Lacks {
     }
 }
 
+impl Transform for Except {
+    fn transform(&mut self, schema: &mut Schema) {
+        schema.insert("not".to_owned(), json!({ "const": self.0 }));
+    }
+}
+
+impl Transform for Also {
+    fn transform(&mut self, schema: &mut Schema) {
+        let Self(name, older) = *self;
+        if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+            let same = fields.get(name).cloned().unwrap_or_default();
+            fields.insert(older.to_owned(), same);
+        }
+    }
+}
+
 /// Stop strings: one, or several.
 pub(super) fn stops(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [stop(), listed_stops(), { "type": "null" }] })
@@ -72,7 +96,7 @@ pub(super) fn stop_list(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn stop() -> Value {
-    json!({ "type": "string", "maxLength": STOP_BYTES.most })
+    json!({ "type": "string", "maxLength": STOP.most })
 }
 
 fn listed_stops() -> Value {
@@ -84,7 +108,7 @@ pub(super) fn bias(_: &mut SchemaGenerator) -> Schema {
     let by = json!({ "type": "number", "minimum": BIAS.low.told(), "maximum": BIAS.high.told() });
     json_schema!({
         "type": ["object", "null"],
-        "propertyNames": { "pattern": "^[0-9]{1,9}$" },
+        "propertyNames": { "pattern": format!("^[0-9]{{{},{}}}$", ID_DIGITS.least, ID_DIGITS.most) },
         "additionalProperties": by,
         "maxProperties": BIASES.most,
     })
@@ -147,10 +171,10 @@ pub(super) fn ollama_format(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn prompts(count: Length) -> Schema {
     let id = json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
     let ids = json!({ "type": "array", "items": id, "minItems": count.least });
+    let some_ids = json!({ "type": "array", "items": id, "minItems": 1 });
     let text = json!({ "type": "string" });
-    let any_ids = json!({ "type": "array", "items": id });
     let listed = |items: &Value| json!({ "type": "array", "items": items, "minItems": count.least, "maxItems": count.most });
-    json_schema!({ "anyOf": [text, ids, listed(&text), listed(&any_ids)] })
+    json_schema!({ "anyOf": [text, ids, listed(&text), listed(&some_ids)] })
 }
 
 /// Those of a completion.

@@ -51,13 +51,13 @@ impl Asked {
     }
 }
 
-/// Refuses no texts, and too many.
+/// Refuses no texts, too many, and none in the place of one.
 ///
 /// # Errors
 /// [`ApiError::Parameter`].
 pub(super) fn check_inputs(input: &Prompt) -> Result<(), ApiError> {
     match INPUTS.has(input.count()) {
-        true => Ok(()),
+        true => input.check_ids("input"),
         false => {
             let found = format!("{} texts", input.count());
             Err(ApiError::parameter("input", found, INPUTS.to_string()))

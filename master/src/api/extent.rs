@@ -1,5 +1,6 @@
-//! How far what a request says may go: numbers, lengths and words. A bound is a constant beside its check, and the type of
-//! the request has the same constant as a `transform` of its schema: what is described is what is refused.
+//! How far what a request says may go: numbers, lengths and words. A bound is one constant (in
+//! `bounds`, or where the API is that alone has it), which its check reads and the type of the request has as a `transform`
+//! of its schema: what is described is what is refused.
 
 use std::fmt::{self, Display};
 
@@ -16,7 +17,7 @@ pub(super) struct Span<T> {
     pub(super) high: T,
 }
 
-/// How long a text (in bytes) or a list is, or how many fields an object has.
+/// How long a text (in characters) or a list is, or how many fields an object has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Length {
     pub(super) least: usize,
@@ -27,7 +28,7 @@ pub(super) struct Length {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words(pub(super) &'static [&'static str]);
 
-/// A word of letters, digits, `_` and `-`, of at most so many bytes.
+/// A word of letters, digits, `_` and `-`, of at most so many of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word(pub(super) usize);
 

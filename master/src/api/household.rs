@@ -7,14 +7,16 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
-use cake_identity::{NameError, WorkerEntry};
+use cake_identity::{MOST_NAME_BYTES, NameError, WorkerEntry, is_worker_name};
+use schemars::Schema;
+use schemars::transform::Transform;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use super::door::Place;
 use super::error::ApiError;
-use super::extent::Span;
+use super::extent::{Length, Span};
 use super::guard;
 use super::measure::{Bound, Measured};
 use super::not_done::NotDone;
@@ -35,6 +37,8 @@ const TTL_SECONDS: Span<u64> = Span { low: TTL.0.as_secs(), high: TTL.1.as_secs(
 const USES: Span<u32> = Span { low: 1, high: MOST_USES };
 /// Bytes that a worker that does not exist may offer: from what hardly runs a process to what no machine has.
 const IMAGINED: Span<u64> = Span { low: 1 << 20, high: 1 << 50 };
+/// Names that `is_worker_name` takes, but for how long they may be.
+const WORKER_NAME: &str = "^[A-Za-z0-9._-]*$";
 /// What it is called.
 const NOBODY: &str = "another-device";
 
@@ -50,7 +54,13 @@ pub(super) struct Invite {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rename {
+    #[schemars(transform = name_of_worker)]
     name: String,
+}
+
+fn name_of_worker(schema: &mut Schema) {
+    schema.insert("pattern".to_owned(), json!(WORKER_NAME));
+    Length { least: 1, most: MOST_NAME_BYTES }.transform(schema);
 }
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
@@ -85,6 +95,20 @@ impl Invite {
         let ttl_seconds = TTL_SECONDS.check("ttl_seconds", self.ttl_seconds)?.unwrap_or(USUAL.0);
         let uses = USES.check("uses", self.uses)?.unwrap_or(USUAL.1);
         Ok((Duration::from_secs(ttl_seconds), uses))
+    }
+}
+
+impl Rename {
+    /// What the worker is to be called.
+    pub(super) fn name(self) -> Result<String, ApiError> {
+        let Self { name } = self;
+        if [cluster::LOCAL, NOBODY].contains(&name.as_str()) {
+            return Err(NotDone::Name(NameError::Taken { name }).into());
+        }
+        if !is_worker_name(&name) {
+            return Err(NotDone::Name(NameError::Unfit { name }).into());
+        }
+        Ok(name)
     }
 }
 
@@ -148,11 +172,9 @@ async fn invite(
 async fn rename(
     State(server): State<Arc<Server>>,
     Name(worker_id): Name,
-    Body(Rename { name }, _room): Body<Rename>,
+    Body(asked, _room): Body<Rename>,
 ) -> Result<Json<WorkerEntry>, ApiError> {
-    if [cluster::LOCAL, NOBODY].contains(&name.as_str()) {
-        return Err(NotDone::Name(NameError::Taken { name }).into());
-    }
+    let name = asked.name()?;
     let entry = in_book(&server, |book| book.rename(&worker_id, &name))?;
     server.board.chronicle.add(Kind::Worker, format!("{name} is the name of a worker from now on"));
     Ok(Json(entry))

@@ -9,7 +9,8 @@ use cake_engine::SamplingOptions;
 use super::Served;
 use super::answer::Plan;
 use super::bounds::{
-    ANSWERS, BIAS, BIASES, PENALTY, REPETITION, SHARE, STOP_BYTES, STOPS, TEMPERATURE, TOP_LOGPROBS,
+    ANSWERS, BIAS, BIASES, ID_DIGITS, PENALTY, REPETITION, SHARE, STOP, STOPS, TEMPERATURE,
+    TOP_LOGPROBS,
 };
 use super::error::ApiError;
 use super::extent::Span;
@@ -66,20 +67,21 @@ pub(super) struct Wishes {
 }
 
 impl Wishes {
-    /// What `common` asks for beside so many alternatives to each token, and so many new tokens.
+    /// What `common` asks for beside so many alternatives to each token, which a field of this name says, and so many
+    /// new tokens.
     ///
     /// # Errors
     /// [`ApiError::Parameter`] for what is out of bounds.
     pub(super) fn new(
         common: Common,
-        top_logprobs: u64,
+        (field, top_logprobs): (&'static str, Option<u64>),
         new_tokens: Span<u64>,
     ) -> Result<Self, ApiError> {
         let Common { max_tokens, max_completion_tokens, .. } = common;
         let older = new_tokens.check("max_tokens", max_tokens)?;
         let newer = new_tokens.check("max_completion_tokens", max_completion_tokens)?;
         let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-        let top_logprobs = TOP_LOGPROBS.check("top_logprobs", Some(top_logprobs))?;
+        let top_logprobs = TOP_LOGPROBS.check(field, top_logprobs)?;
         Ok(Self {
             answers: ANSWERS.check("n", common.n)?.unwrap_or(1),
             max_tokens: newer.or(older).map(size),
@@ -190,9 +192,9 @@ fn stops(stop: Option<OneOrMany<String>>) -> Result<Vec<String>, ApiError> {
         let expected = format!("{STOPS} of them");
         return Err(ApiError::parameter("stop", format!("{} strings", stop.len()), expected));
     }
-    if let Some(long) = stop.iter().find(|stop| !STOP_BYTES.has(stop.len())) {
-        let expected = format!("{STOP_BYTES} bytes each");
-        return Err(ApiError::parameter("stop", format!("{} bytes long", long.len()), expected));
+    if let Some(long) = stop.iter().map(|stop| stop.chars().count()).find(|it| !STOP.has(*it)) {
+        let expected = format!("{STOP} characters each");
+        return Err(ApiError::parameter("stop", format!("{long} characters long"), expected));
     }
     Ok(stop)
 }
@@ -205,7 +207,8 @@ fn biases(bias: BTreeMap<String, f32>) -> Result<Vec<(u32, f32)>, ApiError> {
     let read = |(id, by): (String, f32)| {
         let expected = || format!("token ids with numbers from {BIAS}");
         let refused = || ApiError::parameter("logit_bias", format!("{{{id:?}: {by}}}"), expected());
-        let number: u32 = id.parse().map_err(|_| refused())?;
+        let is_id = ID_DIGITS.has(id.len()) && id.bytes().all(|it| it.is_ascii_digit());
+        let number = id.parse::<u32>().ok().filter(|_| is_id).ok_or_else(refused)?;
         BIAS.check("logit_bias", Some(by)).map_err(|_| refused())?;
         Ok((number, by))
     };
@@ -220,7 +223,10 @@ fn fresh_seed() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::api::bounds::ANY_TOKENS;
     use crate::chunk::Chunk;
 
     #[test]
@@ -234,6 +240,30 @@ mod tests {
         let full = default_sampling(&parse(text));
         assert_eq!((full.temperature, full.top_p, full.top_k, full.min_p), (0.6, 0.9, 40, 0.1));
         assert_eq!(default_sampling(&parse(r#"{"temperature": 0.3}"#)).temperature, 0.3);
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_called_as_the_request_calls_it() {
+        let refused = |common: Value, logprobs| {
+            let common: Common = serde_json::from_value(common).expect("parameters");
+            Wishes::new(common, ("logprobs", logprobs), ANY_TOKENS)
+                .map(drop)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(refused(json!({}), Some(21)).starts_with("logprobs is 21"));
+        for id in ["", "+1", "1000000000", "a"] {
+            let said = refused(json!({ "logit_bias": { id: 1 } }), None);
+            assert!(said.starts_with("logit_bias is"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_as_long_as_it_has_characters() {
+        let stop = |length: usize| stops(Some(OneOrMany::One("é".repeat(length))));
+        assert!(stop(STOP.most).is_ok());
+        let said = stop(STOP.most + 1).unwrap_err().to_string();
+        assert!(said.ends_with("at most 1024 characters each"), "{said}");
     }
 
     #[test]

@@ -6,13 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
-use super::bounds::NEW_TOKENS;
 use super::chat::Asked as Chat;
 use super::described::{Lets, NeedsOne};
 use super::error::ApiError;
 use super::measure::{Bound, Measured};
-use super::params::Wishes;
-use super::wire::{ChatRequest, token_ids};
+use super::wire::{ChatMessage, ChatRequest, token_ids};
 use super::{Body, Ready};
 
 /// About how many bytes of text a token stands for.
@@ -69,8 +67,14 @@ impl Asked {
         let TokenizeRequest { prompt, add_special_tokens, chat, .. } = request;
         match (prompt, chat.messages.is_empty()) {
             (Some(text), true) => {
-                chat.common.unmet.check()?;
-                let Wishes { model, .. } = Wishes::new(chat.common, 0, NEW_TOKENS)?;
+                // What is said beside it is looked at as that of a chat.
+                let beside = Chat::new(ChatRequest {
+                    messages: vec![ChatMessage::new("user", String::new())],
+                    add_generation_prompt: None,
+                    continue_final_message: None,
+                    ..chat
+                })?;
+                let model = beside.model().map(str::to_owned);
                 let add_special_tokens = add_special_tokens.unwrap_or(true);
                 Ok(Self::Text { text, add_special_tokens, model })
             }

@@ -16,6 +16,7 @@ use super::bounds::{
     SHARE, TEMPERATURE, TOOL_KINDS, TOOL_NAME, TOOLS, TOP_LOGPROBS, VECTORS, WORD,
 };
 use super::described::{self, Needs};
+use super::error::ApiError;
 use super::extent::Length;
 use super::measure::{Bound, MAX_IDS, Measured};
 use super::said::listed;
@@ -263,6 +264,19 @@ impl Prompt {
         match self {
             Self::Texts(texts) => texts.len(),
             Self::Ids(ids) => ids.len(),
+        }
+    }
+
+    /// Looks whether each list of ids has one: nothing comes of none.
+    ///
+    /// # Errors
+    /// [`ApiError::Parameter`].
+    pub(super) fn check_ids(&self, param: &'static str) -> Result<(), ApiError> {
+        match self {
+            Self::Ids(ids) if ids.iter().any(Vec::is_empty) => {
+                Err(ApiError::parameter(param, "a list without token ids", "at least one in each"))
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -110,7 +110,7 @@ impl Asked {
             Some(false) => 1,
             _ => usize::MAX,
         };
-        let wishes = Wishes::new(common, top_logprobs.unwrap_or(0), NEW_TOKENS)?;
+        let wishes = Wishes::new(common, ("top_logprobs", top_logprobs), NEW_TOKENS)?;
         Ok(Self {
             messages,
             raw: false,
@@ -252,8 +252,8 @@ fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
             return Err(ApiError::parameter("tools", found, format!("tools of type {TOOL_KINDS}")));
         }
         let name = &function.name;
-        if !TOOL_NAME.has(name.len()) || name.chars().any(char::is_control) {
-            let expected = format!("a name of {TOOL_NAME} bytes");
+        if !TOOL_NAME.has(name.chars().count()) || name.chars().any(char::is_control) {
+            let expected = format!("a name of {TOOL_NAME} characters");
             return Err(ApiError::parameter(
                 "tools",
                 format!("one named {}", quoted(name)),
@@ -264,7 +264,7 @@ fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The beginning of what a client sent, in quotes: as many bytes as a name may have.
+/// The beginning of what a client sent, in quotes.
 fn quoted(text: &str) -> String {
     format!("{:?}", &text[..text.floor_char_boundary(TOOL_NAME.most)])
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use super::wire::{
-    Block, Choice, MessagesRequest, OutputConfig, ROLES, TOOL_KINDS, TextBlock, Tool, Turn,
+    Block, CHOICES, Choice, MessagesRequest, OutputConfig, ROLES, TOOL_KINDS, TextBlock, Tool, Turn,
 };
 use crate::api::error::ApiError;
 use crate::api::said::{MAX_MESSAGES, Said};
@@ -80,7 +80,7 @@ fn tool_choice(choice: Choice) -> Result<Value, ApiError> {
         ("any", _) => Ok(json!("required")),
         ("tool", Some(name)) => Ok(json!({ "type": "function", "function": { "name": name } })),
         _ => {
-            let expected = "of type \"auto\", \"any\", \"none\", or \"tool\" with a name";
+            let expected = format!("of type {CHOICES}, with a name beside \"tool\"");
             Err(ApiError::parameter("tool_choice", "something else", expected))
         }
     }

@@ -14,12 +14,12 @@ use crate::grammar::bounds;
 
 /// Whose turn it is.
 pub(super) const ROLES: Words = Words(&["user", "assistant", "system"]);
-/// Kinds of blocks.
+/// Kinds of blocks: those that `ask` has an arm for, as `held` tries.
 const BLOCKS: Words = Words(&["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]);
 /// Kinds of tools: others are called by Anthropic's servers, or have a schema that only its models know.
 pub(super) const TOOL_KINDS: Words = Words(&["custom"]);
 /// Whether a tool is called.
-const CHOICES: Words = Words(&["auto", "any", "none", "tool"]);
+pub(super) const CHOICES: Words = Words(&["auto", "any", "none", "tool"]);
 
 /// The body of a request.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]

@@ -101,9 +101,12 @@ impl Shared {
             common: Common { stream: Some(self.stream.unwrap_or(true)), ..common },
         };
         let is_asked = !messages.is_empty();
+        // What is said beside nothing is looked at, too.
+        let messages = if is_asked { messages } else { vec![said("user", Some(String::new()))] };
+        let asked = ask(request(messages))?;
         Ok(Asking {
             thinks: enable_thinking == Some(true),
-            asked: is_asked.then(|| ask(request(messages))).transpose()?,
+            asked: is_asked.then_some(asked),
             num_ctx,
         })
     }
@@ -210,6 +213,9 @@ mod tests {
         for request in [json!({}), json!({ "prompt": "" }), json!({ "system": "Be brief." })] {
             assert!(generate_of(request).unwrap().asked.is_none());
         }
+        let hot = json!({ "options": { "temperature": 9 } });
+        let said = [refused(chat_of(hot.clone())), refused(generate_of(hot))];
+        assert!(said.iter().all(|it| it.starts_with("options.temperature is 9")), "{said:?}");
         assert!(generate_of(json!({ "prompt": "a", "raw": true })).unwrap().asked.is_some());
     }
 

@@ -45,11 +45,8 @@ async fn embedded(
     request: EmbedRequest,
     room: Room,
 ) -> Result<(String, Embedded), ApiError> {
-    let EmbedRequest { model, input, dimensions, keep_alive } = request;
+    let EmbedRequest { model, input, keep_alive, .. } = request.checked()?;
     let (model, name) = called(server, model)?;
-    if dimensions.is_some_and(|count| count > 0) {
-        return Err(ApiError::Unsupported { param: "dimensions" });
-    }
     let is_asked = |input: &Prompt| match input {
         Prompt::Texts(texts) => texts.iter().any(|text| !text.is_empty()),
         Prompt::Ids(ids) => !ids.is_empty(),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 
 use crate::api::bounds::{PENALTY, REPETITION, SHARE, TEMPERATURE};
-use crate::api::described;
+use crate::api::described::{self, Except};
 use crate::api::error::ApiError;
 use crate::api::unmet::{Harmless, Refused, Unmet};
 use crate::api::wire::{Common, OneOrMany};
@@ -35,6 +35,7 @@ pub(super) struct Options {
     #[schemars(transform = { PENALTY })]
     frequency_penalty: Option<f32>,
     #[serde(deserialize_with = "whole")]
+    #[schemars(transform = Except(0))]
     num_predict: Option<i64>,
     #[serde(deserialize_with = "whole")]
     pub(super) num_ctx: Option<i64>,

@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use super::options::Options;
 use crate::api::bounds::{NOTHING, ROLES, TOOLS, TOP_LOGPROBS};
-use crate::api::described;
-use crate::api::extent::{Length, Words};
+use crate::api::described::{self, Also};
+use crate::api::error::ApiError;
+use crate::api::extent::{Length, Span, Words};
 use crate::api::measure::{Bound, Measured};
 use crate::api::said::{MAX_MESSAGES, listed};
 use crate::api::unmet::{Harmless, Refused, Unmet};
@@ -108,16 +109,34 @@ pub(super) struct Message {
     pub(super) tool_call_id: Option<String>,
 }
 
+/// How much shorter vectors are wanted: none are.
+const DIMENSIONS: Span<u64> = Span { low: 0, high: 0 };
+
 /// `POST /api/embed`, and `/api/embeddings` with one text as `prompt`.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(transform = Also("input", "prompt"))]
 pub(in crate::api) struct EmbedRequest {
     pub(super) model: Option<String>,
     #[serde(default, alias = "prompt")]
     pub(super) input: Option<Prompt>,
+    #[schemars(transform = { DIMENSIONS })]
     pub(super) dimensions: Option<u64>,
     #[serde(default, deserialize_with = "keep_alive")]
     #[schemars(with = "Option<Value>")]
     pub(super) keep_alive: Option<Keep>,
+}
+
+impl EmbedRequest {
+    /// The same.
+    ///
+    /// # Errors
+    /// [`ApiError::Unsupported`] for what no vector here is.
+    pub(in crate::api) fn checked(self) -> Result<Self, ApiError> {
+        let dimensions = DIMENSIONS.check("dimensions", self.dimensions);
+        dimensions.map_err(|_| ApiError::Unsupported { param: "dimensions" })?;
+        self.input.as_ref().map_or(Ok(()), |input| input.check_ids("input"))?;
+        Ok(self)
+    }
 }
 
 /// How long a model is to stay loaded, if that is said; what is wrong with it is said by its name.

@@ -85,6 +85,8 @@ pub(super) fn readers() -> Vec<Reader> {
     });
     let responses = vec![
         with(chosen(), &response),
+        // It is looked at where nothing includes it, too.
+        json!({ "input": "a", "top_logprobs": 1 }),
         with(
             response,
             &json!({ "input": [{ "role": "user", "content": "a" }], "stop": "a", "tool_choice": { "type": "function", "name": "f" } }),
@@ -121,14 +123,17 @@ pub(super) fn readers() -> Vec<Reader> {
         with(ollama.clone(), &json!({ "options": { "stop": "a" }, "tool_choice": named }));
     let one = with(json!({ "prompt": "a" }), &shared);
     let one_of = with(one.clone(), &json!({ "options": { "stop": "a" } }));
-    let embed = [json!({ "input": "a", "dimensions": 0 })].into_iter().chain(prompts("input"));
+    let embed = [json!({ "input": "a", "dimensions": 0 }), json!({ "prompt": "a" })];
+    let embed = embed.into_iter().chain(prompts("input")).chain(prompts("prompt"));
     let embed: Vec<Value> = embed.collect();
-    let without = |body: &Value| {
+    let without = |body: &Value, name: &str| {
         let mut body = body.clone();
-        body.as_object_mut().expect("an object").remove("messages");
-        with(body, &json!({ "prompt": "a" }))
+        body.as_object_mut().expect("an object").remove(name);
+        body
     };
-    let text = without(&with(chosen(), &json!({ "return_token_strs": true })));
+    let text = json!({ "prompt": "a", "return_token_strs": true });
+    let text = with(without(&chat, "messages"), &text);
+    let (loads_for_chat, loads_for_text) = (without(&ollama, "messages"), without(&one, "prompt"));
     let name = json!({ "model": "m", "stream": true });
     vec![
         (
@@ -166,16 +171,24 @@ pub(super) fn readers() -> Vec<Reader> {
             parsed::<DetokenizeRequest>,
             vec![json!({ "tokens": [1], "model": "m" })],
         ),
-        (&["/api/chat"], ollama::read_chat, vec![ollama, one_stop]),
-        (&["/api/generate"], ollama::read_generate, vec![one, one_of]),
-        (&["/api/embed", "/api/embeddings"], parsed::<EmbedRequest>, embed),
+        (&["/api/chat"], ollama::read_chat, vec![ollama, one_stop, loads_for_chat]),
+        (&["/api/generate"], ollama::read_generate, vec![one, one_of, loads_for_text]),
+        (
+            &["/api/embed", "/api/embeddings"],
+            |body| parse::<EmbedRequest>(body)?.checked().map(drop),
+            embed,
+        ),
         (&["/api/show", "/api/pull"], parsed::<NameRequest>, vec![name]),
         (
             &["/api/members/invite"],
             |body| parse::<Invite>(body)?.terms().map(drop),
             vec![json!({ "ttl_seconds": 60, "uses": 1 })],
         ),
-        (&["/api/members/{id}/rename"], parsed::<Rename>, vec![json!({ "name": "a" })]),
+        (
+            &["/api/members/{id}/rename"],
+            |body| parse::<Rename>(body)?.name().map(drop),
+            vec![json!({ "name": "a" })],
+        ),
         (&["/api/members/{id}/drain"], parsed::<Drain>, vec![json!({ "drain": true })]),
         (&["/api/members/{id}/revoke"], parsed::<Nothing>, vec![json!({})]),
         (

@@ -24,9 +24,9 @@ use serde_json::{Map, Value, json};
 
 use self::operations::{Answer, Operation};
 
-/// What the schemas of streams are, which tools of this version of OpenAPI are not told otherwise.
+/// What OpenAPI 3.1 has no word for: which part of a stream its schema is of.
 const STREAMS: &str = "Where an answer is `text/event-stream`, its schema is that of each event, and where it is \
-                       `application/x-ndjson`, that of each line. A text's `maxLength` counts bytes of UTF-8.";
+                       `application/x-ndjson`, that of each line.";
 
 /// The description.
 pub(super) async fn serve() -> impl IntoResponse {

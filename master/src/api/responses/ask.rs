@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::items::{messages, numbered};
-use super::wire::{Item, ResponsesRequest, TRUNCATIONS, Tool, VERBOSITIES};
+use super::wire::{Item, ONE, ResponsesRequest, TRUNCATIONS, Tool, VERBOSITIES};
+use crate::api::bounds::TOP_LOGPROBS;
 use crate::api::error::ApiError;
 use crate::api::said::Said;
 use crate::api::wire::{self, ChatRequest, Common, Function, JsonSchema, ResponseFormat};
@@ -109,8 +110,12 @@ fn check(request: &ResponsesRequest) -> Result<(), ApiError> {
         let expected = format!("{TRUNCATIONS}: what does not fit into the context is refused");
         return Err(ApiError::parameter("truncation", json!(found), expected));
     }
+    // Also where the answer has none, as nothing includes them.
+    TOP_LOGPROBS.check("top_logprobs", request.top_logprobs)?;
     match request.common.n {
-        Some(found) if found != 1 => Err(ApiError::parameter("n", found, "1: it is one response")),
+        Some(found) if ONE.check("n", Some(found)).is_err() => {
+            Err(ApiError::parameter("n", found, "1: it is one response"))
+        }
         _ => Ok(()),
     }
 }
@@ -241,6 +246,7 @@ mod tests {
             ("text", json!({ "verbosity": "low" }), "text.verbosity"),
             ("truncation", json!("auto"), "truncation is \"auto\""),
             ("n", json!(2), "n is 2"),
+            ("top_logprobs", json!(21), "top_logprobs is 21"),
             ("tool_choice", json!({ "type": "function", "name": "g" }), "tool_choice"),
             ("tool_choice", json!({ "type": "allowed_tools", "tools": [] }), "tool_choice"),
         ] {

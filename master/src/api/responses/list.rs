@@ -11,6 +11,8 @@ const LIMIT: Span<u64> = Span { low: 1, high: 100 };
 const UNASKED: u64 = 20;
 /// Whether the first ones come first.
 const ORDERS: Words = Words(&["asc", "desc"]);
+/// Nothing that is stored comes as a stream.
+const STREAMS: Words = Words(&["false"]);
 
 /// What `limit` may be.
 pub(in crate::api) fn limits() -> Value {
@@ -22,9 +24,20 @@ pub(in crate::api) fn orders() -> Value {
     json!({ "type": "string", "enum": ORDERS.0 })
 }
 
-/// What `stream` may be: nothing that is stored comes as a stream.
+/// What `stream` may be.
 pub(in crate::api) fn streams() -> Value {
-    json!({ "type": "string", "enum": ["false"] })
+    json!({ "type": "string", "enum": STREAMS.0 })
+}
+
+/// Looks whether a stored response is asked for as a whole.
+///
+/// # Errors
+/// [`ApiError::Unsupported`].
+pub(super) fn check_whole(query: Option<&str>) -> Result<(), ApiError> {
+    match asks_for(query, "stream") {
+        Some(word) if !STREAMS.has(word) => Err(ApiError::Unsupported { param: "stream" }),
+        _ => Ok(()),
+    }
 }
 
 /// The page of `items` that a query asks for: the last ones first, unless it says `order=asc`.
@@ -69,7 +82,7 @@ pub(super) fn page(mut items: Vec<Item>, query: Option<&str>) -> Result<Value, A
 }
 
 /// What a query says of a name. Ids, words and numbers are what they are: nothing in them is escaped.
-pub(super) fn asks_for<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+fn asks_for<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
@@ -77,6 +90,17 @@ pub(super) fn asks_for<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_stored_comes_as_a_whole() {
+        for query in [None, Some("stream=false"), Some("include=a")] {
+            assert!(check_whole(query).is_ok(), "{query:?}");
+        }
+        for query in ["stream=true", "stream=1", "include=a&stream=yes"] {
+            let refused = check_whole(Some(query)).unwrap_err().to_string();
+            assert!(refused.starts_with("stream is not"), "{refused}");
+        }
+    }
 
     #[test]
     fn items_come_in_pages_and_the_last_ones_first() {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use self::answer::{Asker, respond};
 use self::ask::{Record, chat};
-use self::list::{asks_for, page};
+use self::list::{check_whole, page};
 pub use self::store::Store;
 use self::store::Stored;
 pub(super) use self::wire::ResponsesRequest;
@@ -101,9 +101,7 @@ pub(super) async fn retrieve(
     Name(id): Name,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    if asks_for(query.as_deref(), "stream") == Some("true") {
-        return Err(ApiError::Unsupported { param: "stream" });
-    }
+    check_whole(query.as_deref())?;
     let stored = stored(&server, owner, id)?;
     let kind = [(header::CONTENT_TYPE, "application/json")];
     Ok((kind, stored.response.clone()).into_response())

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use schemars::Schema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::bounds::{FORMATS, NEW_TOKENS, TOOL_KINDS, TOOL_NAME, TOOLS, TOP_LOGPROBS, WORD};
 use crate::api::described::{self, Lacks, Needs};
-use crate::api::extent::Words;
+use crate::api::extent::{Span, Words};
 use crate::api::measure::{Bound, Measured};
 use crate::api::said::{Said, listed};
 use crate::api::wire::Common;
 use crate::grammar::bounds;
 
-/// Kinds of items.
+/// Kinds of items: those that `items` has an arm for, as `held` tries.
 const ITEMS: Words = Words(&["message", "reasoning", "function_call", "function_call_output"]);
 /// Who says something.
 pub(super) const ROLES: Words = Words(&["user", "assistant", "system", "developer"]);
@@ -29,9 +30,18 @@ pub(super) const THOUGHTS: [&str; 2] = ["reasoning_text", "summary_text"];
 pub(super) const VERBOSITIES: Words = Words(&["medium"]);
 pub(super) const TRUNCATIONS: Words = Words(&["disabled"]);
 
+/// Answers to one request.
+pub(super) const ONE: Span<u64> = Span { low: 1, high: 1 };
+
+fn one_answer(schema: &mut Schema) {
+    if let Some(maximum) = schema.pointer_mut("/properties/n/maximum") {
+        *maximum = json!(ONE.high);
+    }
+}
+
 /// The body of a request.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
-#[schemars(transform = Lacks(&["n", "max_tokens", "max_completion_tokens"]))]
+#[schemars(transform = Lacks(&["max_tokens", "max_completion_tokens"]), transform = one_answer)]
 pub(in crate::api) struct ResponsesRequest {
     pub(super) input: Said<Item>,
     pub(super) instructions: Option<String>,
