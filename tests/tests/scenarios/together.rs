@@ -205,6 +205,36 @@ fn both_models_go_on_where_a_worker_is_lost() {
 }
 
 #[test]
+fn of_two_models_that_lost_a_worker_the_one_that_fits_goes_on() {
+    let llama = golden("llama");
+    let home = tempfile::tempdir().expect("a folder");
+    let models: Vec<PathBuf> = ["x", "y"].map(|name| home.path().join(name)).into();
+    models.iter().for_each(|model| copy(&llama.path, model));
+    let place = pins(&[("a", 0, 3), ("b", 3, 5)]);
+    let (whole, process) = needs(&llama.path, &["a"], &[]);
+    let (part, _) = needs(&llama.path, &["a", "b"], &strs(&place));
+    // Two parts fit a worker; a whole one and what the other one had there do not.
+    let memory = whole + part - process - 1;
+    let mut workers = ["a", "b"].map(|name| offering(name, memory));
+    let paths: Vec<&Path> = models.iter().map(PathBuf::as_path).collect();
+    let args = [strs(&place), CHUNK.to_vec()].concat();
+    let server = Server::of_several(&Master::over(&workers), &paths, &args);
+    let expected = said(&server, &llama, "x");
+    assert_eq!(said(&server, &llama, "y"), expected);
+    assert_eq!(count(&server, "cake_pipelines_total"), 2.0, "both are loaded");
+    workers[1].kill();
+    let recovered = || count(&server, "cake_recovery_seconds_count");
+    until("one of them to be whole again", LIMIT, || recovered() >= 1.0);
+    let cluster = server.get("/api/cluster").good();
+    let all = cluster["models"].as_array().expect("models").iter();
+    let ready: Vec<&Value> = all.filter(|model| model["phase"] == "ready").collect();
+    assert_eq!(ready.len(), 1, "{cluster}");
+    let name = ready[0]["model"].as_str().expect("a name");
+    assert_eq!(said(&server, &llama, name), expected);
+    assert_eq!(server.get("/ready").good()["status"], "degraded");
+}
+
+#[test]
 fn a_model_stays_a_whole_time_after_its_last_use() {
     const KEEP: Duration = Duration::from_millis(1500);
     let llama = golden("llama");
