@@ -7,8 +7,8 @@
 //! type of its own (`Stored`); nothing else depends on it. Of affine matrices whose codes are bytes or halves of them, few
 //! rows have a kernel of their own there (`vnni`), which takes a line of each output at a time.
 //!
-//! In functions with instructions of their own, adapters that are given closures (`map` of arrays and options) stay calls,
-//! and vectors go through memory to them: up to ten times the time. Loops do not.
+//! In functions with instructions of their own, adapters that are given closures (`map` of arrays and options) may stay calls,
+//! and vectors go through memory to them. Loops do not.
 
 mod blocks;
 mod codes;
