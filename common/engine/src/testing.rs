@@ -2,6 +2,8 @@
 
 use std::mem::MaybeUninit;
 
+use cake_checkpoint::GgmlType;
+
 use crate::device::cpu::gemm::product::{Gemm, Prepared};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Acts, Weight};
@@ -114,4 +116,17 @@ pub(crate) fn rounded(x: &[f32], group: usize, acts: Acts) -> Vec<f64> {
         x.iter().map(code).collect::<Vec<_>>()
     };
     x.chunks(group).flat_map(round).collect()
+}
+
+/// Where the upper bytes of the numbers of half precision are in a block of this type: some bits of one make an infinity.
+pub(crate) fn half_ends(kind: GgmlType) -> &'static [usize] {
+    use GgmlType::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    match kind {
+        Q4_0 | Q5_0 | Q8_0 | Iq4Nl | Iq4Xs => &[1],
+        Q4_1 | Q5_1 | Q4K | Q5K => &[1, 3],
+        Q2K => &[81, 83],
+        Q3K => &[109],
+        Q6K => &[209],
+        Mxfp4 => &[],
+    }
 }

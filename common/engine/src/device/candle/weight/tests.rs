@@ -4,7 +4,7 @@ use cake_checkpoint::{Dtype, GgmlType, MappedMatrix, MappedTensor};
 
 use super::*;
 use crate::options::{Numerics, Precision};
-use crate::testing::Random;
+use crate::testing::{Random, half_ends};
 
 /// Of the sum of magnitudes: some hundred roundings of 2^-24 each.
 const TOLERANCE: f64 = 1e-5;
@@ -41,19 +41,10 @@ fn matrix(random: &mut Random, encoding: Encoding, [rows, inputs]: [usize; 2]) -
 
 /// A byte of a block: numbers of half precision are below an eighth.
 fn block_byte(random: &mut Random, kind: GgmlType, at: usize) -> u8 {
-    use GgmlType::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-    let uppers: &[usize] = match kind {
-        Q4_0 | Q5_0 | Q8_0 | Iq4Nl | Iq4Xs => &[1],
-        Q4_1 | Q5_1 | Q4K | Q5K => &[1, 3],
-        Q2K => &[81, 83],
-        Q3K => &[109],
-        Q6K => &[209],
-        Mxfp4 => &[],
-    };
     let at = at % kind.block_bytes();
-    match uppers.contains(&at) {
+    match half_ends(kind).contains(&at) {
         true => 0x2c,
-        false if kind == Mxfp4 && at == 0 => 120,
+        false if kind == GgmlType::Mxfp4 && at == 0 => 120,
         false => random.below(256) as u8,
     }
 }

@@ -11,7 +11,7 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
 use crate::matrix::StoredMatrix;
 use crate::options::{Numerics, Precision};
-use crate::testing::{Random, prepared_product, product, rounded};
+use crate::testing::{Random, half_ends, prepared_product, product, rounded};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -60,20 +60,11 @@ fn random_matrix(random: &mut Random, encoding: Encoding, shape: [usize; 2]) -> 
 
 /// Whether this byte of a part may be the upper one of a number of half precision, which some bits make an infinity.
 fn ends_a_half(encoding: Encoding, dtype: Dtype, at: usize) -> bool {
-    use GgmlType::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     let Encoding::Ggml(kind) = encoding else {
         let has_none = matches!(dtype, Dtype::U8 | Dtype::U32 | Dtype::I32);
         return at % 2 == 1 && (!has_none || matches!(encoding, Encoding::Apr(_)));
     };
-    let ends: &[usize] = match kind {
-        Q4_0 | Q5_0 | Q8_0 | Iq4Nl | Iq4Xs => &[1],
-        Q4_1 | Q5_1 | Q4K | Q5K => &[1, 3],
-        Q2K => &[81, 83],
-        Q3K => &[109],
-        Q6K => &[209],
-        Mxfp4 => &[],
-    };
-    ends.contains(&(at % kind.block_bytes()))
+    half_ends(kind).contains(&(at % kind.block_bytes()))
 }
 
 fn signed(random: &mut Random, len: usize) -> Vec<f32> {
