@@ -1,4 +1,4 @@
-//! What rests, and how long it counts.
+//! What rests, how long it counts, and what a stage waits for.
 
 use std::time::Duration;
 
