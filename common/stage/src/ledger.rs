@@ -99,22 +99,49 @@ impl<D: Eq + Hash + Clone> Account<D> {
     /// [`Lacks`] of the first device that has less left; what was taken stays so.
     pub fn take(&self, shares: &[Share<D>]) -> Result<(), Lacks> {
         let mut entries = self.ledger.entries();
-        let mut wanted: HashMap<&D, (u64, u64)> = HashMap::new();
-        for Share { device, bytes, offered } in shares {
-            let (sum, least) = wanted.entry(device).or_insert((0, *offered));
-            *sum = sum.saturating_add(*bytes);
-            *least = (*least).min(*offered);
-        }
-        for (device, (needed, offered)) in &wanted {
-            let taken = others(&entries, self.number, device);
-            if needed.saturating_add(taken) > *offered {
-                return Err(Lacks { needed: *needed, offered: *offered, taken });
-            }
-        }
-        let taken = wanted.into_iter().map(|(device, (bytes, _))| (device.clone(), bytes));
-        let taken = taken.collect();
-        entries.taken.insert(self.number, taken);
+        let taken = self.granted(&entries, shares)?;
+        entries.taken.insert(self.number, taken.into_iter().collect());
         Ok(())
+    }
+
+    /// Takes these as well as what was taken, of each device the larger of both: whoever moves has one at a time there.
+    /// [`Account::keep`] gives back what the old needed when it is gone.
+    ///
+    /// # Errors
+    /// [`Lacks`] of the first device that has less left; what was taken stays so.
+    pub fn take_either(&self, shares: &[Share<D>]) -> Result<(), Lacks> {
+        let mut entries = self.ledger.entries();
+        let mut both = self.granted(&entries, shares)?;
+        for (device, bytes) in entries.taken.remove(&self.number).unwrap_or_default() {
+            let taken = both.entry(device).or_insert(0);
+            *taken = bytes.max(*taken);
+        }
+        entries.taken.insert(self.number, both.into_iter().collect());
+        Ok(())
+    }
+
+    /// Gives back what is taken beyond these.
+    pub fn keep(&self, shares: &[Share<D>]) {
+        let needed = needed(shares);
+        let mut entries = self.ledger.entries();
+        let taken = entries.taken.entry(self.number).or_default();
+        taken.retain_mut(|(device, bytes)| {
+            *bytes = needed.get(device).map_or(0, |(needed, _)| (*bytes).min(*needed));
+            *bytes > 0
+        });
+    }
+
+    /// What these are of each device, if others leave so much.
+    fn granted(&self, entries: &Entries<D>, shares: &[Share<D>]) -> Result<HashMap<D, u64>, Lacks> {
+        let mut granted = HashMap::new();
+        for (device, (needed, offered)) in needed(shares) {
+            let taken = others(entries, self.number, &device);
+            if needed.saturating_add(taken) > offered {
+                return Err(Lacks { needed, offered, taken });
+            }
+            granted.insert(device, needed);
+        }
+        Ok(granted)
     }
 }
 
@@ -129,6 +156,17 @@ impl<D> Drop for Account<D> {
     fn drop(&mut self) {
         self.give_back();
     }
+}
+
+/// The bytes that these are of each device together, and what it offers by the least of them.
+fn needed<D: Eq + Hash + Clone>(shares: &[Share<D>]) -> HashMap<D, (u64, u64)> {
+    let mut all: HashMap<D, (u64, u64)> = HashMap::new();
+    for Share { device, bytes, offered } in shares {
+        let (sum, least) = all.entry(device.clone()).or_insert((0, *offered));
+        *sum = sum.saturating_add(*bytes);
+        *least = (*least).min(*offered);
+    }
+    all
 }
 
 fn others<D: Eq>(entries: &Entries<D>, number: u64, device: &D) -> u64 {
@@ -162,6 +200,23 @@ mod tests {
         assert_eq!(other.others(&"cuda"), 0);
         drop(one);
         assert!(other.take(&[share("cpu", 10)]).is_ok());
+    }
+
+    #[test]
+    fn who_moves_holds_the_old_room_and_the_new_until_the_old_is_gone() {
+        let ledger = Arc::new(Ledger::default());
+        let (moving, other) = (Account::new(ledger.clone()), Account::new(ledger));
+        moving.take(&[share("attic", 7), share("kitchen", 2)]).expect("there is room");
+        let new = [share("kitchen", 6), share("phone", 5), share("attic", 1)];
+        moving.take_either(&new).expect("there is room");
+        let held = |device| other.others(&device);
+        assert_eq!((held("attic"), held("kitchen"), held("phone")), (7, 6, 5));
+        assert!(other.take(&[share("attic", 4)]).is_err(), "the old is not gone");
+        moving.keep(&new);
+        assert_eq!((held("attic"), held("kitchen"), held("phone")), (1, 6, 5));
+        other.take(&[share("attic", 9)]).expect("it is gone");
+        assert!(moving.take_either(&[share("attic", 2)]).is_err(), "others have it now");
+        assert_eq!((held("attic"), held("phone")), (1, 5), "a refusal changes nothing");
     }
 
     #[test]

@@ -58,6 +58,32 @@ impl Prepared {
         }
     }
 
+    /// Plans for a model of which nothing is loaded yet, without those that are left out. Other models make room before a
+    /// device is used that its owner wants free.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`] if there would be a plan without other models; no plan at all.
+    pub(crate) async fn plan_around(
+        &mut self,
+        request: &PlanRequest,
+        left_out: &LeftOut,
+    ) -> Result<(), Error> {
+        for without in [left_out.all(), left_out.set_aside.clone()] {
+            let refusal = match self.plan_without(request, &without, HURRY).await {
+                Err(Error::Plan(refusal)) => refusal,
+                chosen => return self.take(chosen?),
+            };
+            if self.account.has_others() {
+                let request = self.without(request, &without);
+                let with = self.with((&self.model, &self.manifests), HURRY);
+                if with.fits_alone(&self.members, &request, self.chosen.promise).await? {
+                    return Err(Error::Crowded(refusal));
+                }
+            }
+        }
+        self.replan(request, left_out).await
+    }
+
     /// Plans with layers in finer parts, for those that are there but these: who is left may have no room for a layer as
     /// they are. Answers go on as they began, since parts of a layer make the same numbers. False if that does not fit,
     /// either.
@@ -179,12 +205,13 @@ impl Prepared {
         })
     }
 
-    /// Takes what this plan needs of the devices instead of what the present one does, before anything moves.
+    /// Takes what this plan needs of the devices before anything moves, and leaves nothing that the present one has until
+    /// [`Prepared::adopt`].
     ///
     /// # Errors
     /// [`Error::Shared`] if other models have taken it since the plan was made.
     pub(crate) fn reserve(&self, chosen: &Chosen) -> Result<(), Error> {
-        Ok(self.account.take(&chosen.shares())?)
+        Ok(self.account.take_either(&chosen.shares())?)
     }
 
     /// Leaves to other models what the present plan takes of the devices, until it is planned again: of those that lost
@@ -193,9 +220,9 @@ impl Prepared {
         self.account.give_back();
     }
 
-    /// Makes this the plan.
+    /// Makes this the plan, where nothing is loaded by another.
     fn take(&mut self, chosen: Chosen) -> Result<(), Error> {
-        self.reserve(&chosen)?;
+        self.account.take(&chosen.shares())?;
         self.chosen = chosen;
         Ok(())
     }
@@ -203,6 +230,7 @@ impl Prepared {
     /// Makes this the plan for which room is reserved, now that its blobs are there and nothing is computed any more.
     pub(crate) async fn adopt(&mut self, chosen: Chosen) {
         self.release().await;
+        self.account.keep(&chosen.shares());
         self.chosen = chosen;
     }
 
@@ -256,11 +284,26 @@ impl Prepared {
     /// The same of this model, which may have its layers in other parts.
     async fn plan_of(
         &self,
-        (model, manifests): (&Model, &Arc<Manifests>),
+        model: (&Model, &Arc<Manifests>),
         request: &PlanRequest,
         without: &[String],
         slack: f64,
     ) -> Result<Chosen, Error> {
+        let mut request = self.without(request, without);
+        let with = self.with(model, slack);
+        let promise = self.chosen.promise;
+        match with.plan(&self.members, &request, promise).await {
+            // What layers were pinned to is gone, perhaps.
+            Err(Error::Plan(_)) if !request.pins.is_empty() => {
+                request.pins.clear();
+                with.plan(&self.members, &request, promise).await
+            }
+            chosen => chosen,
+        }
+    }
+
+    /// What is asked of a plan for those that are there but these.
+    fn without(&self, request: &PlanRequest, without: &[String]) -> PlanRequest {
         let names: Vec<&str> = self.members.iter().map(Member::name).collect();
         let there = |name: &str| name == LOCAL || names.contains(&name);
         let mut request = request.clone();
@@ -273,28 +316,26 @@ impl Prepared {
             // Without workers the master would take everything, which it did not do before.
             request.local_memory = Some(request.local_memory.unwrap_or(0));
         }
-        let Self { state, device, threads, observer, .. } = self;
-        // Answers wait, and who computes is not timed beside that.
-        let probing = Probing::Strangers;
-        let with = With {
+        request
+    }
+
+    /// What a plan for this model is made with.
+    fn with<'a>(
+        &'a self,
+        (model, manifests): (&'a Model, &'a Arc<Manifests>),
+        slack: f64,
+    ) -> With<'a> {
+        With {
             model,
             manifests,
-            state,
-            device: *device,
-            threads: *threads,
+            state: &self.state,
+            device: self.device,
+            threads: self.threads,
             slack,
-            probing,
+            // Answers wait, and who computes is not timed beside that.
+            probing: Probing::Strangers,
             room: Room { account: &self.account, whole: false },
-            observer: &**observer,
-        };
-        let promise = self.chosen.promise;
-        match with.plan(&self.members, &request, promise).await {
-            // What layers were pinned to is gone, perhaps.
-            Err(Error::Plan(_)) if !request.pins.is_empty() => {
-                request.pins.clear();
-                with.plan(&self.members, &request, promise).await
-            }
-            chosen => chosen,
+            observer: &*self.observer,
         }
     }
 }

@@ -4,6 +4,9 @@ use std::time::Duration;
 use cake_tests::{Cluster, Master, Server, TestWorker, WorkerOptions, golden, until};
 use serde_json::{Value, json};
 
+use crate::models::copy;
+use crate::together::{CHUNK, needs};
+
 const LIMIT: Duration = Duration::from_secs(60);
 const FAST: [&str; 2] = ["--grace", "1"];
 
@@ -119,6 +122,33 @@ fn a_freed_device_has_no_layers_of_the_next_model() {
     assert!(known.any(|it| it["name"] == freed.as_str() && it["draining"] == true));
     let others = load("qwen2");
     assert!(!others.is_empty() && !others.contains(&freed), "{freed}: {others:?}");
+}
+
+#[test]
+fn a_freed_device_stays_free_though_another_model_has_to_make_room() {
+    let llama = golden("llama");
+    let home = tempfile::tempdir().expect("a folder");
+    let models = ["x", "y"].map(|name| home.path().join(name));
+    models.iter().for_each(|model| copy(&llama.path, model));
+    // Each has room for one of them.
+    let (memory, _) = needs(&llama.path, &["a"], &[]);
+    let mut cluster = Cluster::new(&[]);
+    let offer = || WorkerOptions { memory, ..WorkerOptions::default() };
+    cluster.join(vec![("kitchen", offer()), ("attic", offer())]);
+    let [x, y] = models.each_ref().map(|model| model.as_path());
+    let server = Server::of_several(&cluster.master, &[x, y], &[&FAST[..], &CHUNK].concat());
+    let load = |model: &str| {
+        let asked = json!({ "model": model, "prompt": "a", "max_tokens": 1 });
+        server.post("/v1/completions", &asked).good();
+        let shown = server.get("/api/cluster").good();
+        let all = shown["models"].as_array().expect("a list").clone().into_iter();
+        all.map(|it| (it["model"].clone(), it["devices"][0]["name"].clone())).collect::<Vec<_>>()
+    };
+    let first = load("x");
+    let used = first[0].1.as_str().expect("a name");
+    let freed = if used == "kitchen" { "attic" } else { "kitchen" };
+    server.post(&path_of(&server, freed, "drain"), &json!({ "drain": true })).good();
+    assert_eq!(load("y"), [(json!("y"), json!(used))], "beside {freed}, which is to be free");
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl Loader {
         // Who is set aside, or is to be free, is so whatever is loaded.
         let left_out = left_out(&trust, &prepared);
         if left_out.all().iter().any(|name| prepared.has_layers(name)) {
-            prepared.replan(request, &left_out).await?;
+            prepared.plan_around(request, &left_out).await?;
         }
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());
