@@ -20,6 +20,10 @@ impl Number for i16 {
     const POISON: i16 = i16::MIN;
 }
 
+impl Number for u32 {
+    const POISON: u32 = 0x8080_8080;
+}
+
 /// The first `len` elements of a buffer that a thread keeps, whatever they hold; new ones are `value`. The buffer takes
 /// no more memory than it must, since that is planned.
 pub(super) fn kept<T: Clone>(all: &mut Vec<T>, len: usize, value: T) -> &mut [T] {

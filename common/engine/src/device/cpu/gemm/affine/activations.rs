@@ -24,8 +24,8 @@ const MAX_BYTE_CODE: f32 = 127.0;
 const _: () = assert!(MAX_BYTE_CODE <= 127.0, "codes of one signed byte");
 /// Codes of a piece of [`Layout::Lanes`] at most, see [`lanes`]: whole rows of them are whole pieces of all kinds.
 const PIECE: usize = 64;
-/// Bytes in a vector of [`Layout::Lanes`].
-const VECTOR_BYTES: usize = 32;
+/// Words of 32 bits in a vector of [`Layout::Lanes`].
+const IN_VECTOR: usize = 8;
 /// Bytes between rows of a plane beyond their codes: vectors may reach past the end of a row, and
 /// rows of a power of two do not compete for the same places of the cache.
 const PADDING: usize = 128;
@@ -38,6 +38,11 @@ pub(crate) enum Layout {
     /// In the order in which vectors of weights come apart, see [`lanes`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     Lanes,
+    /// As [`Layout::Lanes`], of some rows at a time: 4 bytes of each of them in turn, as they are multiplied with the same
+    /// weights. Of so many rows at most; tiles are as even as can be, since two of eight rows take less than one of twelve and
+    /// one of four.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    Tiles(usize),
     /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes. Of [`Acts::Bytes`] the
     /// upper ones are zero, or the group's scale is no number, and need not be multiplied.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
@@ -54,18 +59,34 @@ pub(crate) enum Layout {
 /// Beside 4-bit weights, the codes of every 32 inputs come in another order: the 16 even ones, then
 /// the 16 odd ones, which is how half bytes come apart. [`Layout::Lanes`] has an order of its own.
 pub(crate) struct Activations {
-    /// `[rows, inputs]` of [`Layout::Words`]; rows of [`Layout::Lanes`] as numbers of 16 bits, `stride` apart; else empty.
+    /// `[rows, inputs]` of [`Layout::Words`], else empty.
     words: Vec<i16>,
+    /// Rows of [`Layout::Lanes`], `stride` apart, or [`Layout::Tiles`] of as many numbers, else empty: each some codes that
+    /// are multiplied at once, the first of them lowest.
+    lanes: Vec<u32>,
     /// Rows of the upper bytes of [`Layout::Planes`], `stride` apart, else empty.
     high: Vec<i8>,
-    /// As `high`, of the lower bytes, or the only ones of [`Layout::Lanes`].
+    /// As `high`, of the lower bytes.
     low: Vec<i8>,
     stride: usize,
     groups: usize,
-    /// `[rows, groups]`.
+    /// Rows of a tile of [`Layout::Tiles`], the last of which may have fewer; else 1.
+    tile: usize,
+    /// `[rows, groups]`; of tiles, one behind the other, `[groups, rows]`.
     scales: Vec<f32>,
-    /// The scale times the sum of the codes, `[rows, groups]`.
+    /// The scale times the sum of the codes, as `scales`.
     sums: Vec<f32>,
+}
+
+/// Some rows of [`Layout::Tiles`].
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+pub(crate) struct Tile<'a> {
+    /// Four bytes of each row in turn.
+    pub(crate) codes: &'a [u8],
+    /// `[groups, rows]`.
+    pub(crate) scales: &'a [f32],
+    pub(crate) sums: &'a [f32],
 }
 
 /// One row in [`Layout::Planes`], each plane with [`PADDING`] zeros behind it; the next row follows.
@@ -89,54 +110,68 @@ impl Activations {
     pub(crate) fn quantize(tier: Tier, call: &Call<'_>, layout: Layout) -> Activations {
         let (rows, inputs, groups) = (call.rows(), call.weight.inputs, call.weight.groups());
         let AffineMatrix { bits, acts, group, .. } = call.weight;
+        let turn = match acts {
+            Acts::Words => 2,
+            Acts::Bytes => 4,
+        };
         let stride = match layout {
             Layout::Words => inputs,
-            Layout::Lanes => lanes_stride(inputs),
+            Layout::Lanes | Layout::Tiles(_) => lanes_stride(inputs) / turn,
             Layout::Planes => inputs + PADDING,
         };
-        let (words, high, low) = match layout {
-            Layout::Lanes if acts == Acts::Bytes => (0, 0, rows * stride),
-            Layout::Words | Layout::Lanes => (rows * stride, 0, 0),
-            Layout::Planes => (0, rows * stride, rows * stride),
+        let (words, lanes, planes) = match layout {
+            Layout::Words => (rows * stride, 0, 0),
+            Layout::Lanes | Layout::Tiles(_) => (0, rows * stride, 0),
+            Layout::Planes => (0, 0, rows * stride),
         };
-        let (mut words, mut high, mut low) =
-            (UninitVec::new(words), UninitVec::new(high), UninitVec::new(low));
+        let (mut words, mut lanes) = (UninitVec::new(words), UninitVec::new(lanes));
+        let (mut high, mut low) = (UninitVec::new(planes), UninitVec::new(planes));
         let (mut scales, mut sums) = (vec![0.0; rows * groups], vec![0.0; rows * groups]);
-        // The last group may be half of a piece, which leaves gaps.
-        let whole = inputs - inputs % PIECE;
+        let tile = match layout {
+            Layout::Tiles(most) => tile_rows(rows, most),
+            _ => 1,
+        };
         let codes: Vec<Codes<'_>> = match layout {
             Layout::Words => words.uninit().chunks_exact_mut(inputs).map(Codes::Words).collect(),
-            Layout::Lanes if acts == Acts::Bytes => {
-                let rows = low.uninit().chunks_exact_mut(stride);
-                rows.map(|row| Codes::ByteLanes { to: padded(row, whole), bits }).collect()
-            }
-            Layout::Lanes => {
-                let rows = words.uninit().chunks_exact_mut(stride);
-                rows.map(|row| Codes::Lanes { to: padded(row, whole), bits }).collect()
+            Layout::Lanes | Layout::Tiles(_) => {
+                // The last group may be half of a piece, which leaves gaps.
+                let whole = (inputs - inputs % PIECE) / turn;
+                let tiles = padded(lanes.uninit(), tile, stride, whole);
+                tiles.map(|to| Codes::Lanes { to, bits, acts }).collect()
             }
             Layout::Planes => {
-                let low = low.uninit().chunks_exact_mut(stride).map(|low| padded(low, inputs));
-                let high = high.uninit().chunks_exact_mut(stride).map(|high| padded(high, inputs));
-                let both = high.zip(low);
+                let high = padded(high.uninit(), 1, stride, inputs);
+                let both = high.zip(padded(low.uninit(), 1, stride, inputs));
                 both.map(|(high, low)| Codes::Planes { high, low }).collect()
             }
         };
-        let params = scales.chunks_exact_mut(groups).zip(sums.chunks_exact_mut(groups));
-        let each = codes.into_iter().zip(params).zip(call.x.chunks_exact(inputs));
-        let row = |((codes, (scales, sums)), x)| Row { x, bits, acts, group, codes, scales, sums };
-        let mut each: Vec<Row<'_>> = each.map(row).collect();
+        let params = scales.chunks_mut(tile * groups).zip(sums.chunks_mut(tile * groups));
+        let each = codes.into_iter().zip(params).zip(call.x.chunks(tile * inputs));
+        let rows_of = |((codes, (scales, sums)), x)| Rows {
+            x,
+            inputs,
+            bits,
+            acts,
+            group,
+            codes,
+            scales,
+            sums,
+        };
+        let mut each: Vec<Rows<'_>> = each.map(rows_of).collect();
         // One row takes a microsecond or two: less than a task costs.
         let task_rows = if call.parallel { 4 } else { rows.max(1) };
-        for_each_mut(&mut each.chunks_mut(task_rows).collect::<Vec<_>>(), |_, some| {
-            for row in some.iter_mut() {
-                tier.run(row);
+        let tasks = each.chunks_mut(task_rows.div_ceil(tile));
+        for_each_mut(&mut tasks.collect::<Vec<_>>(), |_, some| {
+            for rows in some.iter_mut() {
+                tier.run(rows);
             }
         });
         // SAFETY: each row's codes are written group by group, and its inputs are whole groups, as `check` has
         // seen; behind those of a plane or of lanes, `padded` has written the rest.
-        let (words, high, low) =
-            unsafe { (words.assume_init(), high.assume_init(), low.assume_init()) };
-        Activations { words, high, low, stride, groups, scales, sums }
+        let (words, lanes, high, low) = unsafe {
+            (words.assume_init(), lanes.assume_init(), high.assume_init(), low.assume_init())
+        };
+        Activations { words, lanes, high, low, stride, groups, tile, scales, sums }
     }
 
     /// The bytes of the codes of one row, of [`Layout::Planes`].
@@ -157,22 +192,30 @@ impl Activations {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     pub(crate) fn lanes(&self, row: usize) -> (&[u8], usize) {
-        let (start, width, count) = match self.words.is_empty() {
-            true => (self.low.as_ptr().cast::<u8>(), 1, self.low.len()),
-            false => (self.words.as_ptr().cast::<u8>(), size_of::<i16>(), self.words.len()),
-        };
-        // SAFETY: all numbers of a vector, which were set, read as bytes.
-        let bytes = unsafe { std::slice::from_raw_parts(start, count * width) };
-        (&bytes[row * self.stride * width..], self.stride * width)
+        debug_assert_eq!(self.tile, 1, "rows one behind the other");
+        self.bytes_from(row)
     }
 
-    /// The scales of the groups of the rows from `row` on, these times the sums of their codes, and how many lie between one
-    /// row and the next.
+    /// The tile that begins with `row`, of [`Layout::Tiles`], and how many rows it has.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
-    pub(crate) fn params(&self, row: usize) -> (&[f32], &[f32], usize) {
-        let first = row * self.groups;
-        (&self.scales[first..], &self.sums[first..], self.groups)
+    pub(crate) fn tile(&self, row: usize) -> (Tile<'_>, usize) {
+        debug_assert!(row.is_multiple_of(self.tile), "{row} begins no tile of {}", self.tile);
+        let (codes, row_bytes) = self.bytes_from(row);
+        let rows = self.tile.min(codes.len() / row_bytes);
+        let params = row * self.groups..(row + rows) * self.groups;
+        let (scales, sums) = (&self.scales[params.clone()], &self.sums[params]);
+        (Tile { codes: &codes[..rows * row_bytes], scales, sums }, rows)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    fn bytes_from(&self, row: usize) -> (&[u8], usize) {
+        let (start, bytes) = (self.lanes.as_ptr(), size_of_val(&*self.lanes));
+        // SAFETY: all numbers of a vector, which were set, read as bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), bytes) };
+        let row_bytes = self.stride * size_of::<u32>();
+        (&bytes[row * row_bytes..], row_bytes)
     }
 
     /// The scales of the groups of one row.
@@ -188,30 +231,48 @@ impl Activations {
     }
 }
 
+/// Rows of a tile, of which there are as few as can be, and all but the last the same.
+pub(crate) fn tile_rows(rows: usize, most: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
+}
+
 /// Numbers from one row of [`Layout::Lanes`] to the next: whole pieces, and a line or two more, so that rows of a power of
 /// two do not compete for the same places of the cache.
 fn lanes_stride(inputs: usize) -> usize {
     inputs.next_multiple_of(PIECE) + PIECE
 }
 
-/// A row, set to zero from `from` on.
-fn padded<T: Number + Default>(row: &mut Uninit<T>, from: usize) -> &mut Uninit<T> {
-    row[from..].fill(MaybeUninit::new(T::default()));
-    row
+/// Tiles of so many rows of `stride` numbers, of which what is behind the codes of all is set to zero.
+fn padded<T: Number + Default>(
+    numbers: &mut Uninit<T>,
+    rows: usize,
+    stride: usize,
+    codes: usize,
+) -> impl Iterator<Item = &mut Uninit<T>> {
+    for tile in numbers.chunks_mut(rows * stride) {
+        let end = tile.len() / stride * codes;
+        tile[end..].fill(MaybeUninit::new(T::default()));
+    }
+    numbers.chunks_mut(rows * stride)
 }
 
-/// Where the codes of a row go.
+/// Where codes go: those of one row, or in lanes of a tile of some.
 enum Codes<'a> {
     Words(&'a mut Uninit<i16>),
-    Lanes { to: &'a mut Uninit<i16>, bits: Bits },
-    ByteLanes { to: &'a mut Uninit<i8>, bits: Bits },
+    Lanes { to: &'a mut Uninit<u32>, bits: Bits, acts: Acts },
     Planes { high: &'a mut Uninit<i8>, low: &'a mut Uninit<i8> },
 }
 
 impl Codes<'_> {
-    /// Writes the codes of group `group`.
+    /// Writes the codes of group `group` of row `at` of so many.
     #[inline(always)]
-    fn store<const GROUP: usize>(&mut self, group: usize, shifted: &[f32; GROUP]) {
+    fn store<const GROUP: usize>(
+        &mut self,
+        (at, rows): (usize, usize),
+        group: usize,
+        shifted: &[f32; GROUP],
+    ) {
+        let tile = (at, rows);
         match self {
             Codes::Words(to) => {
                 let to = &mut to.as_chunks_mut::<GROUP>().0[group];
@@ -223,21 +284,20 @@ impl Codes<'_> {
                 let high = &mut high.as_chunks_mut().0[group];
                 split(shifted, high, &mut low.as_chunks_mut().0[group]);
             }
-            Codes::Lanes { to, bits: Bits::Four } => {
-                lanes::<i16, GROUP, 4>(to, group, shifted, word)
-            }
-            Codes::Lanes { to, .. } => lanes::<i16, GROUP, 2>(to, group, shifted, word),
-            Codes::ByteLanes { to, bits: Bits::Four } => {
-                lanes::<i8, GROUP, 2>(to, group, shifted, low_byte);
-            }
-            Codes::ByteLanes { to, .. } => lanes::<i8, GROUP, 1>(to, group, shifted, low_byte),
+            Codes::Lanes { to, bits, acts } => match (bits, acts) {
+                (Bits::Four, Acts::Words) => lanes::<2, GROUP, 4>(to, tile, group, shifted),
+                (_, Acts::Words) => lanes::<2, GROUP, 2>(to, tile, group, shifted),
+                (Bits::Four, Acts::Bytes) => lanes::<4, GROUP, 2>(to, tile, group, shifted),
+                (_, Acts::Bytes) => lanes::<4, GROUP, 1>(to, tile, group, shifted),
+            },
         }
     }
 }
 
-/// One row to quantize.
-struct Row<'a> {
+/// Rows to quantize: one, or those of a tile.
+struct Rows<'a> {
     x: &'a [f32],
+    inputs: usize,
     bits: Bits,
     acts: Acts,
     group: usize,
@@ -246,7 +306,7 @@ struct Row<'a> {
     sums: &'a mut [f32],
 }
 
-impl Kernel for &mut Row<'_> {
+impl Kernel for &mut Rows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -260,7 +320,7 @@ impl Kernel for &mut Row<'_> {
     }
 }
 
-impl Row<'_> {
+impl Rows<'_> {
     /// `GROUP` is that of the weight.
     #[inline(always)]
     fn quantize<S: Simd, const GROUP: usize>(&mut self, simd: S) {
@@ -268,19 +328,22 @@ impl Row<'_> {
             Acts::Words => MAX_CODE,
             Acts::Bytes => MAX_BYTE_CODE,
         };
-        let is_in_order = !matches!(self.codes, Codes::Lanes { .. } | Codes::ByteLanes { .. });
-        for (group, x) in self.x.as_chunks::<GROUP>().0.iter().enumerate() {
-            let (scale, inverse) = scale(largest(simd, x), most);
-            let mut shifted = [0.0; GROUP];
-            let sum = round(simd, x, inverse, &mut shifted);
-            if self.bits == Bits::Four && is_in_order {
-                for block in shifted.as_chunks_mut().0 {
-                    *block = evens_first(block);
+        let is_in_order = !matches!(self.codes, Codes::Lanes { .. });
+        let rows = self.x.len() / self.inputs;
+        for (at, x) in self.x.chunks_exact(self.inputs).enumerate() {
+            for (group, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {
+                let (scale, inverse) = scale(largest(simd, x), most);
+                let mut shifted = [0.0; GROUP];
+                let sum = round(simd, x, inverse, &mut shifted);
+                if self.bits == Bits::Four && is_in_order {
+                    for block in shifted.as_chunks_mut().0 {
+                        *block = evens_first(block);
+                    }
                 }
+                self.codes.store((at, rows), group, &shifted);
+                self.scales[group * rows + at] = scale;
+                self.sums[group * rows + at] = scale * sum;
             }
-            self.codes.store(group, &shifted);
-            self.scales[group] = scale;
-            self.sums[group] = scale * sum;
         }
     }
 }
@@ -342,25 +405,34 @@ fn code(shifted: f32) -> i32 {
     shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32
 }
 
-/// Writes the codes of group `group` of a row of [`Layout::Lanes`]. Its pieces are `V` vectors: input `i` of a piece goes to
-/// place `i / V` of vector `i % V`. So come codes apart that lie two in a byte, or in words every other byte of a vector.
+/// Writes the codes of group `group` of a row of [`Layout::Lanes`], or of row `at` of a tile of `rows`, `TURN` in a number.
+/// Pieces are `V` vectors: input `i` of a piece goes to place `i / V` of vector `i % V`. So come codes apart that lie two in a
+/// byte, or in words every other byte of a vector.
 #[inline(always)]
-fn lanes<T, const GROUP: usize, const V: usize>(
-    row: &mut Uninit<T>,
+fn lanes<const TURN: usize, const GROUP: usize, const V: usize>(
+    to: &mut Uninit<u32>,
+    (at, rows): (usize, usize),
     group: usize,
     shifted: &[f32; GROUP],
-    narrowed: impl Fn(i32) -> T,
 ) {
-    let in_vector = VECTOR_BYTES / size_of::<T>();
-    let piece = V * in_vector;
-    let places = piece.min(GROUP) / V; // In a vector.
-    for (part, shifted) in shifted.chunks_exact(V * places).enumerate() {
+    let bits = u32::BITS as usize / TURN;
+    let piece = V * IN_VECTOR * TURN;
+    let turns = piece.min(GROUP) / (V * TURN); // Of a vector.
+    for (part, shifted) in shifted.chunks_exact(V * TURN * turns).enumerate() {
+        let mut numbers = [0; MAX_GROUP / 2];
+        for i in 0..TURN {
+            for turn in 0..turns {
+                for v in 0..V {
+                    let code = code(shifted[(turn * TURN + i) * V + v]) as u32;
+                    numbers[turn * V + v] |= (code & (u32::MAX >> (32 - bits))) << (bits * i);
+                }
+            }
+        }
         let first = group * GROUP + part * piece;
-        let to = &mut row[first - first % piece..][..piece];
-        for (v, to) in to.chunks_exact_mut(in_vector).enumerate() {
-            let to = &mut to[first % piece / V..][..places];
-            for (i, to) in to.iter_mut().enumerate() {
-                to.write(narrowed(code(shifted[V * i + v])));
+        let first = (first - first % piece + first % piece / V) / TURN;
+        for v in 0..V {
+            for turn in 0..turns {
+                to[(first + v * IN_VECTOR + turn) * rows + at].write(numbers[turn * V + v]);
             }
         }
     }
@@ -380,13 +452,7 @@ fn split<const N: usize>(
     }
 }
 
-/// A code as one number.
-#[inline(always)]
-fn word(code: i32) -> i16 {
-    code as i16
-}
-
-/// The lower of them.
+/// The lower byte of a code.
 #[inline(always)]
 fn low_byte(code: i32) -> i8 {
     code as i8

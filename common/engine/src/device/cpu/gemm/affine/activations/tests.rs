@@ -89,35 +89,41 @@ fn zeros_have_no_scale_and_what_is_not_finite_none_that_is_a_number() {
 }
 
 #[test]
-fn lanes_hold_inputs_that_lie_side_by_side_one_vector_apart() {
-    fn places<T, const GROUP: usize, const V: usize>(from: fn(i32) -> T)
-    where
-        T: Copy + PartialEq + std::fmt::Debug,
-    {
-        let (inputs, in_vector) = (3 * GROUP, VECTOR_BYTES / size_of::<T>());
-        let mut row = vec![MaybeUninit::new(from(-1)); lanes_stride(inputs)];
-        for group in 0..3 {
-            let input = |i: usize| (group * GROUP + i) as f32 + ROUND;
-            lanes::<T, GROUP, V>(&mut row, group, &std::array::from_fn(input), from);
-        }
-        for input in 0..inputs {
-            let piece = input / (V * in_vector) * (V * in_vector);
-            let at = piece + (input - piece) % V * in_vector + (input - piece) / V;
-            // SAFETY: all of them were set.
-            assert_eq!(unsafe { row[at].assume_init() }, from(input as i32), "{GROUP} {V}");
+fn lanes_hold_inputs_that_lie_side_by_side_one_vector_apart_and_tiles_rows_in_turn() {
+    /// Of tiles, in which rows have `TURN` codes in turn.
+    fn places<const TURN: usize, const GROUP: usize, const V: usize>() {
+        let (inputs, in_vector) = (3 * GROUP, IN_VECTOR * TURN);
+        let bits = 32 / TURN;
+        for rows in [1, 2, 5] {
+            let mut tile = vec![MaybeUninit::new(0); rows * lanes_stride(inputs) / TURN];
+            for (row, group) in (0..rows).flat_map(|row| (0..3).map(move |group| (row, group))) {
+                let input = |i: usize| ROUND - (7 * row + group * GROUP + i) as f32;
+                let codes = &std::array::from_fn(input);
+                lanes::<TURN, GROUP, V>(&mut tile, (row, rows), group, codes);
+            }
+            for (row, input) in (0..rows).flat_map(|row| (0..inputs).map(move |it| (row, it))) {
+                let piece = input / (V * in_vector) * (V * in_vector);
+                let at = piece + (input - piece) % V * in_vector + (input - piece) / V;
+                // SAFETY: all of them were set.
+                let number = unsafe { tile[at / TURN * rows + row].assume_init() };
+                let code = -((7 * row + input) as i32) as u32;
+                let found = (number >> (at % TURN * bits)) as i32;
+                let same = (found ^ code as i32).trailing_zeros();
+                assert!(same as usize >= bits, "{rows} rows, {input} of {GROUP}, {V}");
+            }
         }
     }
-    places::<i16, SHORT_GROUP, 2>(word);
-    places::<i16, 32, 2>(word);
-    places::<i16, 128, 2>(word);
-    places::<i16, 32, 4>(word);
-    places::<i16, 64, 4>(word);
-    places::<i16, 128, 4>(word);
-    places::<i8, SHORT_GROUP, 1>(low_byte);
-    places::<i8, 32, 1>(low_byte);
-    places::<i8, 32, 2>(low_byte);
-    places::<i8, 64, 2>(low_byte);
-    places::<i8, 128, 2>(low_byte);
+    places::<2, SHORT_GROUP, 2>();
+    places::<2, 32, 2>();
+    places::<2, 128, 2>();
+    places::<2, 32, 4>();
+    places::<2, 64, 4>();
+    places::<2, 128, 4>();
+    places::<4, SHORT_GROUP, 1>();
+    places::<4, 32, 1>();
+    places::<4, 32, 2>();
+    places::<4, 64, 2>();
+    places::<4, 128, 2>();
 }
 
 #[test]
@@ -125,4 +131,14 @@ fn evens_come_first() {
     let ordered = evens_first(&std::array::from_fn(|i| i as f32));
     assert_eq!(ordered[..3], [0.0, 2.0, 4.0]);
     assert_eq!(ordered[15..18], [30.0, 1.0, 3.0]);
+}
+
+#[test]
+fn tiles_are_as_even_as_can_be() {
+    for rows in 1..100 {
+        let tile = tile_rows(rows, 12);
+        assert!((1..=12).contains(&tile), "{rows}: {tile}");
+        assert_eq!(rows.div_ceil(tile), rows.div_ceil(12), "{rows} in as few as can be");
+    }
+    assert_eq!([16, 13, 25, 512].map(|rows| tile_rows(rows, 12)), [8, 7, 9, 12]);
 }

@@ -186,11 +186,12 @@ fn form(codes: CodeForm) -> Form {
 }
 
 /// `x` for a product with a matrix whose codes have this form: as planes of bytes if rows are few and there are instructions
-/// for these. All kernels here take them so, whichever prepares them.
+/// for these, in tiles if they are many. All kernels here take them so, whichever prepares them.
 fn prepare<'x>(tier: Tier, weight: &Weight<'_>, x: &'x [f32], codes: CodeForm) -> Prepared<'x> {
     let call = Call::new(*weight, None, x);
     let layout = match tier.avx512().and_then(Avx512::vnni) {
         Some(_) if call.rows() <= wide_direct::ROWS => Layout::Planes,
+        Some(_) => Layout::Tiles(wide::ROWS),
         _ => Layout::Lanes,
     };
     let weight = AffineMatrix { bits: codes.bits, ..call.weight };

@@ -73,16 +73,17 @@ pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize, const WAY:
                 panel.assume_init()
             }
         });
-        for first in task.outputs.clone().step_by(OUTPUTS) {
-            let (total, depth) = (stored.groups(), (STEPS * in_lane(WAY) / S::GROUP).min(GROUPS));
-            for start in (0..total).step_by(depth) {
+        let (total, depth) = (stored.groups(), (STEPS * in_lane(WAY) / S::GROUP).min(GROUPS));
+        let (count, each) = match S::HALVES {
+            true => (S::GROUP / (in_lane(WAY) * HALF), 2),
+            false => (1, 1),
+        };
+        let runs = Runs { count, each, steps: S::GROUP / (in_lane(WAY) * count) };
+        for start in (0..total).step_by(depth) {
+            // All outputs beside a part of the inputs, which stays in the second-level cache meanwhile.
+            for first in task.outputs.clone().step_by(OUTPUTS) {
                 let groups = start..(start + depth).min(total);
                 fill::<S, V, N, WAY>(task, stored, first, &groups, panel);
-                let (count, each) = match S::HALVES {
-                    true => (S::GROUP / (in_lane(WAY) * HALF), 2),
-                    false => (1, 1),
-                };
-                let runs = Runs { count, each, steps: S::GROUP / (in_lane(WAY) * count) };
                 let finished = groups.end == total;
                 let held = Held { panel, first, groups, finished, runs };
                 if let Some(proof) = task.vnni {

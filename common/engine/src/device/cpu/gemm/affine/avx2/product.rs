@@ -1,6 +1,6 @@
 //! One product, cut into tasks.
 
-use super::super::activations::Activations;
+use super::super::activations::{Activations, tile_rows};
 use super::super::call::share;
 use super::direct::direct;
 use super::panel::{OUTPUTS, ROWS, panels};
@@ -27,7 +27,7 @@ pub(super) struct Product<'a> {
     /// What weights are multiplied with.
     pub(super) acts: Acts,
     pub(super) bias: Option<&'a [f32]>,
-    /// In lanes, or as planes, as `prepare` says.
+    /// In lanes or tiles, or as planes, as `prepare` says.
     pub(super) x: &'a Activations,
     pub(super) y: Target<'a>,
 }
@@ -51,7 +51,7 @@ impl<'a> Product<'a> {
         let shares = outputs.div_ceil(share);
         let wanted = (2 * current_threads()).div_ceil(shares.max(1));
         let parts = wanted.min(rows / PART_ROWS).max(1);
-        let tile = if vnni.is_some() { wide::ROWS } else { ROWS };
+        let tile = if vnni.is_some() { tile_rows(rows, wide::ROWS) } else { ROWS };
         let part_rows = rows.div_ceil(parts).next_multiple_of(tile).max(tile);
         let parts = rows.div_ceil(part_rows).max(1); // Tiles are whole: fewer may do.
         let run = move |index: usize| {

@@ -12,7 +12,7 @@ use crate::device::cpu::isa::x86::Avx512Vnni;
 /// Some rows, some outputs.
 pub(super) struct Task<'a> {
     pub(super) bias: Option<&'a [f32]>,
-    /// In lanes, or as planes.
+    /// In lanes or tiles, or as planes.
     pub(super) x: &'a Activations,
     pub(super) rows: Range<usize>,
     pub(super) outputs: Range<usize>,

@@ -6,6 +6,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::super::activations::Tile;
 use super::codes::joined;
 use super::panel::{Held, OUTPUTS, STEP_BYTES};
 use super::stored::LANES;
@@ -29,24 +30,29 @@ impl Task<'_> {
     fn wide_rows<const BYTES: bool>(&self, held: &Held<'_>) {
         let mut row = self.rows.start;
         while row < self.rows.end {
-            let left = self.rows.end - row;
+            let (tile, rows) = self.x.tile(row);
             macro_rules! tile {
                 ($($rows:literal)+) => {
-                    // As even as can be: two tiles of eight rows rather than of twelve and four.
-                    match left.div_ceil(left.div_ceil(ROWS)) {
-                        $($rows => self.wide_tile::<$rows, BYTES>(held, row),)+
-                        _ => self.wide_tile::<ROWS, BYTES>(held, row),
+                    match rows {
+                        $($rows => self.wide_tile::<$rows, BYTES>(held, row, tile),)+
+                        _ => self.wide_tile::<ROWS, BYTES>(held, row, tile),
                     }
                 };
             }
-            row += tile!(1 2 3 4 5 6 7 8 9 10 11);
+            tile!(1 2 3 4 5 6 7 8 9 10 11);
+            row += rows;
         }
     }
 
-    /// Continues the chains of `R` rows from `row` on with what is held; returns `R`.
+    /// Continues the chains of the `R` rows of `tile`, which begin with `row`, with what is held.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    fn wide_tile<const R: usize, const BYTES: bool>(&self, held: &Held<'_>, row: usize) -> usize {
+    #[inline(never)]
+    fn wide_tile<const R: usize, const BYTES: bool>(
+        &self,
+        held: &Held<'_>,
+        row: usize,
+        tile: Tile<'_>,
+    ) {
         let Held { first, ref groups, finished, .. } = *held;
         let count = OUTPUTS.min(self.outputs.end - first);
         let mask = ((1u32 << count) - 1) as u16;
@@ -61,7 +67,7 @@ impl Task<'_> {
                 };
             }
         }
-        y = wide_chains::<R, BYTES>(held, &Rows::of(self, held, row), y);
+        wide_chains::<R, BYTES>(held, tile, &mut y);
         if let Some(bias) = self.bias.filter(|_| finished) {
             // SAFETY: the mask has the lanes that are inside the bias.
             let bias = unsafe { _mm512_maskz_loadu_ps(mask, bias[first..][..count].as_ptr()) };
@@ -77,81 +83,38 @@ impl Task<'_> {
                 _mm512_mask_storeu_ps(part.as_mut_ptr().cast(), mask, y[r]);
             }
         }
-        R
     }
 }
 
-/// What is multiplied with what is held: activations of some rows, each as far behind the one before.
-struct Rows<'a> {
-    /// The bytes of the codes from the panel's first step on, and bytes from one row to the next.
-    codes: &'a [u8],
-    code_bytes: usize,
-    /// Scales, and these times the sums of codes, from the first group that is held on, and how many lie between rows.
-    scales: &'a [f32],
-    sums: &'a [f32],
-    params: usize,
-}
-
-impl<'a> Rows<'a> {
-    /// Those from `row` on.
-    fn of(task: &'a Task<'_>, held: &Held<'_>, row: usize) -> Rows<'a> {
-        let (codes, code_bytes) = task.x.lanes(row);
-        let (scales, sums, params) = task.x.params(row);
-        let (codes, first) = (&codes[held.first_step() * STEP_BYTES..], held.groups.start);
-        Rows { codes, code_bytes, scales: &scales[first..], sums: &sums[first..], params }
-    }
-
-    /// Sees that there are as many rows of what is held.
-    ///
-    /// # Panics
-    /// If there are not.
-    fn check(&self, held: &Held<'_>, rows: usize) {
-        let (steps, count) = (held.steps(), held.groups.len());
-        let params = (rows - 1) * self.params + count;
-        assert!((rows - 1) * self.code_bytes + steps * STEP_BYTES <= self.codes.len());
-        assert!(params <= self.scales.len() && params <= self.sums.len(), "all rows and groups");
-    }
-}
-
-/// Rows whose addresses are computed from one of them.
-const NEIGHBOURS: usize = 3;
-
-/// Adds the products of `codes` and the activations of each of `R` rows to `dots`. Written out, with addresses that the
-/// instructions compute themselves: compilers keep one in a register for each of the rows, of which there are too few.
+/// Adds the products of `codes` and four bytes of each of `R` rows to `dots`. Written out, so that the addresses are those of
+/// one register.
 ///
 /// # Safety
-/// Four bytes can be read at `x` and `stride` and twice that behind it, as far as there are such rows.
+/// So many times four bytes can be read at `x`.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 unsafe fn multiply<const R: usize, const BYTES: bool>(
     dots: &mut [__m512i; R],
     codes: __m512i,
-    x: &[*const u8; ROWS / NEIGHBOURS],
-    stride: usize,
+    x: *const u8,
 ) {
     macro_rules! rows {
-        ($instruction:literal: $($row:literal at $behind:literal),+) => {{
+        ($instruction:literal: $($row:literal)+) => {{
             $(if $row < R {
                 // SAFETY: the caller's promise.
                 unsafe {
                     asm!(
-                        concat!($instruction, " {dot}, {codes}, dword ptr [{x}", $behind, "]{{1to16}} /* {stride} */"),
+                        concat!($instruction, " {dot}, {codes}, dword ptr [{x} + {behind}]{{1to16}}"),
                         dot = inout(zmm_reg) dots[$row],
                         codes = in(zmm_reg) codes,
-                        x = in(reg) x[$row / NEIGHBOURS],
-                        stride = in(reg) stride,
+                        x = in(reg) x,
+                        behind = const $row * STEP_BYTES,
                         options(pure, nostack, preserves_flags, readonly),
                     );
                 }
             })+
         }};
-        ($instruction:literal) => {
-            rows!($instruction:
-                0 at "", 1 at " + {stride}", 2 at " + 2 * {stride}",
-                3 at "", 4 at " + {stride}", 5 at " + 2 * {stride}",
-                6 at "", 7 at " + {stride}", 8 at " + 2 * {stride}",
-                9 at "", 10 at " + {stride}", 11 at " + 2 * {stride}")
-        };
+        ($instruction:literal) => { rows!($instruction: 0 1 2 3 4 5 6 7 8 9 10 11) };
     }
     match BYTES {
         true => rows!("vpdpbusd"),
@@ -159,48 +122,84 @@ unsafe fn multiply<const R: usize, const BYTES: bool>(
     }
 }
 
-/// Continues the chains `y` of `R` rows with what is held.
+/// Continues the chains `y` of the `R` rows of `tile` with what is held.
+///
+/// # Panics
+/// If the tile has fewer.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-#[inline(never)]
+#[inline]
 fn wide_chains<const R: usize, const BYTES: bool>(
     held: &Held<'_>,
-    rows: &Rows<'_>,
-    mut y: [__m512; R],
-) -> [__m512; R] {
+    tile: Tile<'_>,
+    y: &mut [__m512; R],
+) {
     let Held { panel, ref groups, runs, .. } = *held;
-    rows.check(held, R);
-    let stride = rows.code_bytes;
+    let first = held.first_step() * R * STEP_BYTES;
+    let x = &tile.codes[first..][..held.steps() * R * STEP_BYTES];
+    let params = groups.start * R..groups.end * R;
+    let scales_of = &tile.scales[params.clone()].as_chunks::<R>().0[..groups.len()];
+    let sums_of = &tile.sums[params].as_chunks::<R>().0[..groups.len()];
     for group in 0..groups.len() {
         let mut dots = [_mm512_setzero_si512(); R];
         for run in held.runs_of(group) {
-            let mut x = [rows.codes.as_ptr(); ROWS / NEIGHBOURS];
-            for (at, x) in x.iter_mut().enumerate() {
-                *x = x.wrapping_add(at * NEIGHBOURS * stride + run * STEP_BYTES);
-            }
+            let mut x = x.as_ptr().wrapping_add(run * R * STEP_BYTES);
             for step in run..run + runs.steps {
-                // SAFETY: the steps of a group of those that `check` saw, each an aligned vector, and their activations.
+                // SAFETY: the steps of a group of those held, each an aligned vector, and their activations.
                 unsafe {
                     let codes = _mm512_load_si512(panel.steps.as_ptr().add(step).cast());
-                    multiply::<R, BYTES>(&mut dots, codes, &x, stride);
+                    multiply::<R, BYTES>(&mut dots, codes, x);
                 }
-                for x in &mut x {
-                    *x = x.wrapping_add(STEP_BYTES);
-                }
+                x = x.wrapping_add(R * STEP_BYTES);
             }
         }
-        // SAFETY: the group is one of as many as `check` saw of each.
-        let [first, last] = unsafe { panel.params.get_unchecked(group / LANES) };
+        // SAFETY: the group is one of as many as there are of each.
+        let ([first, last], scales_of, sums_of) = unsafe {
+            (
+                panel.params.get_unchecked(group / LANES),
+                scales_of.get_unchecked(group),
+                sums_of.get_unchecked(group),
+            )
+        };
         let scales = joined(first.scales[group % LANES], last.scales[group % LANES]);
         let biases = joined(first.biases[group % LANES], last.biases[group % LANES]);
-        for r in 0..R {
-            let at = r * rows.params + group;
-            // SAFETY: as above.
-            let (scale, sum) =
-                unsafe { (*rows.scales.get_unchecked(at), *rows.sums.get_unchecked(at)) };
-            let scale = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
-            y[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[r]), y[r]);
-            y[r] = _mm512_fmadd_ps(biases, _mm512_set1_ps(sum), y[r]);
-        }
+        add_up(y, [scales, biases], &dots, [scales_of, sums_of]);
     }
-    y
+}
+
+/// Adds the products of a group to the chains `y`: scales of weights and activations times `dots`, then biases times sums.
+/// Written out, as compilers make numbers of all `dots` first, for which the registers do not suffice.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn add_up<const R: usize>(
+    y: &mut [__m512; R],
+    [scales, biases]: [__m512; 2],
+    dots: &[__m512i; R],
+    [scales_of, sums_of]: [&[f32; R]; 2],
+) {
+    macro_rules! rows {
+        ($($row:literal)+) => {{
+            $(if $row < R {
+                let _scale: __m512;
+                // SAFETY: as many numbers are read as there are rows.
+                unsafe {
+                    asm!(
+                        "vmulps {scale}, {scales}, dword ptr [{scales_of} + {behind}]{{1to16}}",
+                        "vcvtdq2ps {dot}, {dot}",
+                        "vfmadd231ps {y}, {scale}, {dot}",
+                        "vfmadd231ps {y}, {biases}, dword ptr [{sums_of} + {behind}]{{1to16}}",
+                        y = inout(zmm_reg) y[$row],
+                        dot = inout(zmm_reg) dots[$row] => _,
+                        scale = out(zmm_reg) _scale,
+                        scales = in(zmm_reg) scales,
+                        biases = in(zmm_reg) biases,
+                        scales_of = in(reg) scales_of.as_ptr(),
+                        sums_of = in(reg) sums_of.as_ptr(),
+                        behind = const $row * size_of::<f32>(),
+                        options(pure, nostack, preserves_flags, readonly),
+                    );
+                }
+            })+
+        }};
+    }
+    rows!(0 1 2 3 4 5 6 7 8 9 10 11);
 }
