@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
-const SECONDS: u64 = 30;
+const SECONDS: u64 = 20;
 const SEED: u64 = 2026;
 const CLIENTS: usize = 8;
 /// Kinds of faults.
