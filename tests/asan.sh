@@ -8,8 +8,8 @@
 #   ASAN_PACKAGES    default: cake-checkpoint cake-engine
 set -euo pipefail
 
-# Cargo calls this in the compiler's place for crates of the workspace, with the compiler and its arguments. A warning fails:
-# here alone the engine is built without candle.
+# Cargo calls this in the compiler's place for crates of the workspace, with the compiler and its arguments. A warning fails,
+# also of the engine without candle, as which nothing else of CI compiles it for this processor.
 [ -z "${ASAN_COMPILES:-}" ] || RUSTC_BOOTSTRAP=1 exec "$@" -Zsanitizer=address -Dwarnings
 
 cd "$(dirname "$0")/.."

@@ -124,11 +124,14 @@ impl<D: Eq + Hash + Clone> Account<D> {
     pub fn keep(&self, shares: &[Share<D>]) {
         let needed = needed(shares);
         let mut entries = self.ledger.entries();
-        let taken = entries.taken.entry(self.number).or_default();
+        let mut taken = entries.taken.remove(&self.number).unwrap_or_default();
         taken.retain_mut(|(device, bytes)| {
             *bytes = needed.get(device).map_or(0, |(needed, _)| (*bytes).min(*needed));
             *bytes > 0
         });
+        if !taken.is_empty() {
+            entries.taken.insert(self.number, taken);
+        }
     }
 
     /// What these are of each device, if others leave so much.
@@ -158,7 +161,7 @@ impl<D> Drop for Account<D> {
     }
 }
 
-/// The bytes that these are of each device together, and what it offers by the least of them.
+/// The bytes that all these want of each device, and what it offers by the least of them.
 fn needed<D: Eq + Hash + Clone>(shares: &[Share<D>]) -> HashMap<D, (u64, u64)> {
     let mut all: HashMap<D, (u64, u64)> = HashMap::new();
     for Share { device, bytes, offered } in shares {
@@ -217,6 +220,8 @@ mod tests {
         other.take(&[share("attic", 9)]).expect("it is gone");
         assert!(moving.take_either(&[share("attic", 2)]).is_err(), "others have it now");
         assert_eq!((held("attic"), held("phone")), (1, 5), "a refusal changes nothing");
+        moving.keep(&[]);
+        assert!(!other.has_others(), "nothing is left");
     }
 
     #[test]

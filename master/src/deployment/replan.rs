@@ -58,8 +58,8 @@ impl Prepared {
         }
     }
 
-    /// Plans for a model of which nothing is loaded yet, without those that are left out. Other models make room before a
-    /// device is used that its owner wants free.
+    /// Plans for a model of which nothing is loaded yet, without those that are left out. Other models make room before one of
+    /// these is used: a device that its owner wants free, or that was lost lately.
     ///
     /// # Errors
     /// [`Error::Crowded`] if there would be a plan without other models; no plan at all.
@@ -68,13 +68,16 @@ impl Prepared {
         request: &PlanRequest,
         left_out: &LeftOut,
     ) -> Result<(), Error> {
-        for without in [left_out.all(), left_out.set_aside.clone()] {
+        let mut tries = vec![[left_out.all(), self.leaving()].concat(), left_out.set_aside.clone()];
+        tries.dedup();
+        for without in tries {
             let refusal = match self.plan_without(request, &without, HURRY).await {
                 Err(Error::Plan(refusal)) => refusal,
                 chosen => return self.take(chosen?),
             };
             if self.account.has_others() {
-                let request = self.without(request, &without);
+                let mut request = self.without(request, &without);
+                request.pins.clear(); // A plan does without, where it has to.
                 let with = self.with((&self.model, &self.manifests), HURRY);
                 if with.fits_alone(&self.members, &request, self.chosen.promise).await? {
                     return Err(Error::Crowded(refusal));
@@ -205,7 +208,7 @@ impl Prepared {
         })
     }
 
-    /// Takes what this plan needs of the devices before anything moves, and leaves nothing that the present one has until
+    /// Takes what this plan needs of the devices before anything moves, and gives nothing back of what the present one has until
     /// [`Prepared::adopt`].
     ///
     /// # Errors
@@ -220,7 +223,7 @@ impl Prepared {
         self.account.give_back();
     }
 
-    /// Makes this the plan, where nothing is loaded by another.
+    /// Makes this the plan, where no stage of another one is loaded.
     fn take(&mut self, chosen: Chosen) -> Result<(), Error> {
         self.account.take(&chosen.shares())?;
         self.chosen = chosen;

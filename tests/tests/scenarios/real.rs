@@ -83,7 +83,10 @@ fn check_at_once(answers: &[Expected], server: &Server) {
         text["prompt"].as_str().expect("a text").to_owned()
     };
     let said = said.good();
-    for (expected, choice) in answers.iter().zip(said["choices"].as_array().expect("choices")) {
+    let choices = said["choices"].as_array().expect("choices");
+    assert_eq!(choices.len(), answers.len(), "one for each");
+    for (number, (expected, choice)) in answers.iter().zip(choices).enumerate() {
+        assert_eq!(choice["index"], number);
         let Expected { prompt, prompt_ids, output_ids } = expected;
         let found = server.post("/tokenize", &json!({ "prompt": prompt })).good();
         assert_eq!(found["tokens"], json!(prompt_ids), "{prompt:?}");

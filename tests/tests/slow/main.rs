@@ -1,4 +1,4 @@
-//! What takes half a minute and more, and what measures this machine: `cargo test -p cake-tests --test slow`.
+//! What takes 20 seconds and more, and what measures this machine: `cargo test -p cake-tests --test slow`.
 //!
 //! A test here begins with how it shares the machine: [`beside_others`], or [`alone`] where it believes what it times or
 //! keeps all processors busy.

@@ -57,6 +57,7 @@ fn check(name: &str, cuts: &[usize], options: &EngineOptions) {
 
 #[test]
 fn every_device_says_what_the_reference_says() {
+    // Kernels are tried with blocks of all types elsewhere.
     for name in some_of(found::names(&path(""))) {
         for device in DeviceKind::on_processor() {
             check(&name, &[], &options(device, 2));

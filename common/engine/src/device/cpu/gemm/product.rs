@@ -50,8 +50,8 @@ pub(crate) enum Form {
     EvensFirst,
     /// Codes of 16 bits or of 8, with a scale for each group of inputs.
     Words(CodeForm),
-    /// The same codes in the order in which vectors of weights come apart; those of few rows as two planes of bytes where
-    /// processors multiply these.
+    /// The same codes in the order in which vectors of weights come apart; where processors multiply bytes, those of few rows as
+    /// two planes of them, and those of many in tiles, rows in turn.
     Lanes(CodeForm),
     /// The same codes as two planes of bytes, and where several rows are multiplied together, as tiles, too.
     ByteTiles(CodeForm),

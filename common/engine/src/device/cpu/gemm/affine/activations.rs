@@ -39,8 +39,8 @@ pub(crate) enum Layout {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     Lanes,
     /// As [`Layout::Lanes`], of some rows at a time: 4 bytes of each of them in turn, as they are multiplied with the same
-    /// weights. Of so many rows at most; tiles are as even as can be, since two of eight rows take less than one of twelve and
-    /// one of four.
+    /// weights. Of so many rows at most; tiles are as few as can be, and alike but for the last: two of eight rows take less than
+    /// one of twelve and one of four.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     Tiles(usize),
     /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes. Of [`Acts::Bytes`] the
@@ -200,7 +200,7 @@ impl Activations {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     pub(crate) fn tile(&self, row: usize) -> (Tile<'_>, usize) {
-        debug_assert!(row.is_multiple_of(self.tile), "{row} begins no tile of {}", self.tile);
+        assert!(row.is_multiple_of(self.tile), "{row} begins no tile of {}", self.tile);
         let (codes, row_bytes) = self.bytes_from(row);
         let rows = self.tile.min(codes.len() / row_bytes);
         let params = row * self.groups..(row + rows) * self.groups;
@@ -221,12 +221,14 @@ impl Activations {
     /// The scales of the groups of one row.
     #[inline(always)]
     pub(crate) fn scales(&self, row: usize) -> &[f32] {
+        debug_assert_eq!(self.tile, 1, "rows one behind the other");
         &self.scales[row * self.groups..][..self.groups]
     }
 
     /// The scales times the sums of the codes of the groups of one row.
     #[inline(always)]
     pub(crate) fn sums(&self, row: usize) -> &[f32] {
+        debug_assert_eq!(self.tile, 1, "rows one behind the other");
         &self.sums[row * self.groups..][..self.groups]
     }
 }

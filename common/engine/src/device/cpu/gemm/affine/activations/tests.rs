@@ -134,7 +134,7 @@ fn evens_come_first() {
 }
 
 #[test]
-fn tiles_are_as_even_as_can_be() {
+fn tiles_are_as_few_as_can_be_and_alike_but_for_the_last() {
     for rows in 1..100 {
         let tile = tile_rows(rows, 12);
         assert!((1..=12).contains(&tile), "{rows}: {tile}");

@@ -11,7 +11,7 @@ use super::direct::{add_as_words, add_words, in_lanes};
 use super::packed::split;
 use super::stored::{BYTES, LANES, Params, Stored, WORDS, in_lane};
 use super::task::Task;
-use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
+use crate::device::cpu::isa::prefetch::{CACHE_LINE, prefetch};
 use crate::device::cpu::isa::x86::transposed8;
 
 /// Vectors of outputs in a panel.
@@ -116,12 +116,10 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
     groups: &Range<usize>,
     panel: &mut Panel,
 ) {
-    let (bytes, row_bytes) = stored.bytes();
     let inputs = groups.start * S::GROUP..groups.end * S::GROUP;
     let pieces = inputs.start / S::IN_PIECE..inputs.end.div_ceil(S::IN_PIECE);
-    let piece_bytes = stored.piece_bytes();
-    let ahead = first * row_bytes + OUTPUTS * pieces.start * piece_bytes;
-    let mut ahead = bytes.wrapping_add(ahead + AHEAD.max(OUTPUTS * row_bytes));
+    // What is needed next, if that is beside the same inputs.
+    let (piece_bytes, ahead) = (stored.piece_bytes(), OUTPUTS * stored.bytes().1);
     for vector in 0..VECTORS {
         let first = first + vector * LANES;
         if first >= task.outputs.end {
@@ -138,16 +136,16 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
         {
             let mut all = [[_mm256_setzero_ps(); LANES]; V];
             for lane in 0..LANES {
+                let row = S::codes_of(rows[lane]);
                 // SAFETY: an output of the matrix and a piece of it; this function has the instructions.
-                let codes: [__m256i; V] = unsafe { stored.codes(S::codes_of(rows[lane]), piece) };
+                let codes: [__m256i; V] = unsafe { stored.codes(row, piece) };
                 for v in 0..V {
                     all[v][lane] = _mm256_castsi256_ps(codes[v]);
                 }
+                for line in (0..piece_bytes).step_by(CACHE_LINE) {
+                    prefetch(row.wrapping_add(ahead + piece * piece_bytes + line));
+                }
             }
-            for line in (0..LANES * piece_bytes).step_by(CACHE_LINE) {
-                prefetch(ahead.wrapping_add(line));
-            }
-            ahead = ahead.wrapping_add(LANES * piece_bytes);
             let sheaf = V / N;
             for v in 0..V {
                 if WAY == WORDS {

@@ -31,6 +31,7 @@ impl Task<'_> {
         let mut row = self.rows.start;
         while row < self.rows.end {
             let (tile, rows) = self.x.tile(row);
+            assert!(row + rows <= self.rows.end, "whole tiles: others have the rows behind");
             macro_rules! tile {
                 ($($rows:literal)+) => {
                     match rows {
@@ -90,7 +91,7 @@ impl Task<'_> {
 /// one register.
 ///
 /// # Safety
-/// So many times four bytes can be read at `x`.
+/// `R` times four bytes can be read at `x`.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 unsafe fn multiply<const R: usize, const BYTES: bool>(
@@ -195,7 +196,7 @@ fn add_up<const R: usize>(
                         scales_of = in(reg) scales_of.as_ptr(),
                         sums_of = in(reg) sums_of.as_ptr(),
                         behind = const $row * size_of::<f32>(),
-                        options(pure, nostack, preserves_flags, readonly),
+                        options(pure, nostack, readonly),
                     );
                 }
             })+
