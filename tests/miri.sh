@@ -22,7 +22,12 @@ RUSTUP_AUTO_INSTALL=0 cargo +nightly miri --version >/dev/null 2>&1 || not_shown
 sysroot=$(rustc +nightly --print sysroot)
 [ -d "$sysroot/lib/rustlib/src/rust/library" ] || not_shown "the nightly toolchain has no rust-src"
 
-# The clock and the number of processors are the machine's; nothing else is. The orders are tried beside each other.
-MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-many-seeds=0..${MIRI_SEEDS:-4}" \
-  cargo +nightly miri test --package cake-engine --no-default-features --lib --target-dir target/miri -- \
-  cpu::small:: cpu::buffer:: pool::threads:: pool::stretches:: pool::upcoming:: reuse::
+interpreted() {
+  cargo +nightly miri test --package cake-engine --no-default-features --lib --target-dir target/miri -- "$@"
+}
+
+# The clock and the number of processors are the machine's; nothing else is. Where threads share something, orders are tried
+# beside each other; the numbers are the same in any.
+export MIRIFLAGS=-Zmiri-disable-isolation
+MIRIFLAGS="$MIRIFLAGS -Zmiri-many-seeds=0..${MIRI_SEEDS:-4}" interpreted pool::threads:: pool::stretches:: pool::upcoming::
+interpreted cpu::small:: cpu::buffer:: reuse::
