@@ -11,8 +11,8 @@ use crate::process;
 
 /// Longest a server may take to load a small model.
 const START: Duration = Duration::from_secs(60);
-/// Longest an answer may take: programs for the debugger compute some at once with a real model.
-const ANSWER: Duration = Duration::from_secs(300);
+/// Longest an answer may take.
+const ANSWER: Duration = Duration::from_secs(120);
 
 /// A server. Killed when dropped.
 #[derive(Debug)]

@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use cake_tests::golden::spread;
 use cake_tests::master::{path, pins, strs};
-use cake_tests::{Master, Server, TestWorker, not_shown};
+use cake_tests::{Master, TestWorker, not_shown};
 use ring::digest::{SHA256, digest};
 use serde::Deserialize;
-use serde_json::json;
 
 /// Longest that one answer may take: programs for the debugger read a real vocabulary for a while.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// How many of the prompts are continued alone, one by one.
-const ALONE: usize = 2;
+/// How many of the prompts are continued over workers, too.
+const OVER_WORKERS: usize = 2;
 
 /// What `tests/real/reference.py` wrote.
 #[derive(Deserialize)]
@@ -53,69 +52,33 @@ fn smollm2() -> Option<PathBuf> {
 }
 
 /// Has a master continue prompts, and compares ids.
-fn check(answers: &[Expected], file: &Path, master: &Master) {
+fn check(answers: &[Expected], file: &Path, master: &Master, place: &[&str], whose: &str) {
     for expected in answers {
         let tokens = expected.output_ids.len().to_string();
         let model = path(file);
         let mut args =
             vec!["run", model.as_str(), &expected.prompt, "--raw", "--max-tokens", &tokens];
         args.extend(["--ignore-eos", "--temperature", "0", "--numerics", "exact", "--json"]);
+        args.extend(place);
         let said = master.json(&args);
         let ids = |name: &str| serde_json::from_value::<Vec<u32>>(said[name].clone()).expect("ids");
-        assert_eq!(ids("prompt_ids"), expected.prompt_ids, "{:?}", expected.prompt);
-        assert_eq!(ids("output_ids"), expected.output_ids, "{:?}", expected.prompt);
+        assert_eq!(ids("prompt_ids"), expected.prompt_ids, "{whose}: {:?}", expected.prompt);
+        assert_eq!(ids("output_ids"), expected.output_ids, "{whose}: {:?}", expected.prompt);
     }
 }
 
-/// Has a server continue all prompts at once, which takes as long as one of them, and compares the tokens' texts.
-fn check_at_once(answers: &[Expected], server: &Server) {
-    let prompts: Vec<&[u32]> = answers.iter().map(|one| &*one.prompt_ids).collect();
-    let tokens = answers[0].output_ids.len();
-    assert!(answers.iter().all(|one| one.output_ids.len() == tokens), "as many of each");
-    let said = server.post(
-        "/v1/completions",
-        &json!({
-            "prompt": prompts, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "logprobs": 0,
-        }),
-    );
-    let text_of = |ids: &[u32]| {
-        let text = server.post("/detokenize", &json!({ "tokens": ids })).good();
-        text["prompt"].as_str().expect("a text").to_owned()
-    };
-    let said = said.good();
-    let choices = said["choices"].as_array().expect("choices");
-    assert_eq!(choices.len(), answers.len(), "one for each");
-    for (number, (expected, choice)) in answers.iter().zip(choices).enumerate() {
-        assert_eq!(choice["index"], number);
-        let Expected { prompt, prompt_ids, output_ids } = expected;
-        let found = server.post("/tokenize", &json!({ "prompt": prompt })).good();
-        assert_eq!(found["tokens"], json!(prompt_ids), "{prompt:?}");
-        let made = choice["logprobs"]["tokens"].as_array().expect("tokens");
-        assert_eq!(made.len(), tokens, "{prompt:?}");
-        for (at, (made, id)) in made.iter().zip(output_ids).enumerate() {
-            let (made, text) = (made.as_str().expect("a text"), text_of(&[*id]));
-            // Part of a letter is no text, and answers have none of what is special.
-            let is_none = text.contains(char::REPLACEMENT_CHARACTER) || text.starts_with("<|");
-            let same = if is_none { !made.contains("<|") } else { made == text };
-            assert!(same, "{prompt:?}: {made:?} at {at}, expected {text:?}");
-        }
-    }
-}
-
-/// The first prompts alone, and all over three workers with so many layers together; then has these answer something, in which
-/// this word must be.
+/// The same alone, and the first prompts over three workers with so many layers together, as that takes as long again; then has
+/// these answer something, in which this word must be.
 fn check_everywhere(reference: &str, file: &Path, layers: usize, ask: &[&str], word: &str) {
     let reference = Reference::read(reference, file);
     assert_eq!(reference.answers.len(), 6);
-    check(&reference.answers[..ALONE], file, &Master::alone().deadline(LIMIT));
+    check(&reference.answers, file, &Master::alone().deadline(LIMIT), &[], "alone");
     let names = ["a", "b", "c"];
     let workers = TestWorker::several(&names);
     let begins: Vec<usize> = (0..layers).collect();
     let place = pins(&spread(layers, &begins, &names));
     let (master, place) = (Master::over(&workers).deadline(LIMIT), strs(&place));
-    let server = Server::start(&master, file, &[&place[..], &["--numerics", "exact"]].concat());
-    check_at_once(&reference.answers, &server);
-    drop(server);
+    check(&reference.answers[..OVER_WORKERS], file, &master, &place, "over three workers");
     let model = path(file);
     let run = ["run", &model, "--temperature", "0", "--max-tokens", "24", "--json"];
     let said = master.json(&[&run[..], &place[..], ask].concat());

@@ -1,6 +1,6 @@
 //! What rests, how long it counts, and what a stage waits for.
 
-use std::time::Duration;
+use std::pin::pin;
 
 use cake_stage::Share;
 use futures_util::FutureExt;
@@ -86,7 +86,7 @@ async fn a_stage_does_not_wait_until_its_largest_result_has_left() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_result_waits_for_a_link_that_takes_nothing_no_longer_than_its_stage_is_loaded() {
     let routes = Routes::new("a", WireFormat::F32, 1);
     let (master, mut frames) = mpsc::channel(1);
@@ -94,12 +94,13 @@ async fn a_result_waits_for_a_link_that_takes_nothing_no_longer_than_its_stage_i
     let step = |number| step(number, 1, 4);
     let (ended, end) = watch::channel(());
     send(&routes, step(1), end.clone()).await;
-    let sending = tokio::spawn(async move { send(&routes, step(2), end).await });
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!sending.is_finished(), "the link takes one frame");
-    drop(ended);
-    let ending = tokio::time::timeout(Duration::from_secs(10), sending).await;
-    ending.expect("it ends").expect("it ran");
+    {
+        let mut sending = pin!(send(&routes, step(2), end));
+        assert!(sending.as_mut().now_or_never().is_none(), "the link takes one frame");
+        drop(ended);
+        assert!(sending.now_or_never().is_some(), "it ends with its stage");
+    }
+    drop(routes); // So that no more frames can come.
     assert_eq!(frames.recv().await.expect("a frame").expect("no status").step, 1);
     assert!(frames.recv().await.is_none(), "the second was not sent");
 }
