@@ -1,4 +1,4 @@
-//! Random weights as fast as a disk takes them: one table lookup per element.
+//! Random weights as fast as a disk takes them: one table lookup per element, and no table for a few.
 use std::io::{self, Write};
 
 use cake_checkpoint::Dtype;
@@ -6,24 +6,32 @@ use cake_checkpoint::Dtype;
 /// Different weights that a tensor can have: as many as 16 random bits tell apart.
 const LEVELS: usize = 1 << 16;
 
+/// Bytes that are written at once.
+const BUFFER: usize = 64 << 10;
+
 /// Makes weights. What a tensor gets depends on its name and the seed alone.
 pub(super) struct Weights {
     seed: u64,
-    table: Table,
+    table: Option<Table>,
 }
 
-/// The encodings of `LEVELS` evenly spaced numbers.
-struct Table {
+/// `LEVELS` evenly spaced numbers: `centre` ± `bound`.
+#[derive(Clone, Copy, PartialEq)]
+struct Numbers {
     dtype: Dtype,
     centre: f32,
     bound: f32,
+}
+
+/// Their encodings.
+struct Table {
+    numbers: Numbers,
     bytes: Vec<u8>,
 }
 
 impl Weights {
     pub(super) fn new(seed: u64) -> Self {
-        let none = Table { dtype: Dtype::F32, centre: f32::NAN, bound: f32::NAN, bytes: vec![] };
-        Self { seed, table: none }
+        Self { seed, table: None }
     }
 
     /// Random bytes, with those bits alone that are in `mask`.
@@ -36,17 +44,7 @@ impl Weights {
     ) -> io::Result<()> {
         let mask = u64::from_le_bytes([mask; 8]);
         let mut state = start(self.seed, name);
-        let mut buffer = vec![0u8; 64 << 10];
-        let mut left = bytes;
-        while left > 0 {
-            for word in buffer.as_chunks_mut::<8>().0 {
-                *word = (next(&mut state) & mask).to_le_bytes();
-            }
-            let piece = left.min(buffer.len() as u64);
-            out.write_all(&buffer[..piece as usize])?;
-            left -= piece;
-        }
-        Ok(())
+        write_words::<8>(out, bytes, |word| *word = (next(&mut state) & mask).to_le_bytes())
     }
 
     /// Uniform in `centre` ± `bound`.
@@ -61,43 +59,81 @@ impl Weights {
         elements: u64,
         [centre, bound]: [f32; 2],
     ) -> io::Result<()> {
-        if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            let what = format!("weights of {dtype} are not made, only F32, F16 and BF16");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        let table = &self.table;
-        if (table.dtype, table.centre, table.bound) != (dtype, centre, bound) {
-            self.table = Table { dtype, centre, bound, bytes: encode(dtype, centre, bound) };
-        }
+        let numbers = Numbers { dtype, centre, bound };
         let mut state = start(self.seed, name);
         match dtype {
-            Dtype::F32 => fill::<4>(out, &self.table.bytes, elements, &mut state),
-            _ => fill::<2>(out, &self.table.bytes, elements, &mut state),
+            Dtype::F32 => self.fill::<4, 16>(out, numbers, elements, &mut state),
+            Dtype::F16 | Dtype::BF16 => self.fill::<2, 8>(out, numbers, elements, &mut state),
+            _ => {
+                let what = format!("weights of {dtype} are not made, only F32, F16 and BF16");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+            }
         }
+    }
+
+    /// Writes `elements` of the numbers, of `SIZE` bytes, chosen at random: four, of `FOUR` bytes, by each random word.
+    fn fill<const SIZE: usize, const FOUR: usize>(
+        &mut self,
+        out: &mut dyn Write,
+        numbers: Numbers,
+        elements: u64,
+        state: &mut u64,
+    ) -> io::Result<()> {
+        let level = |word: u64, lane: usize| (word >> (16 * lane)) as usize % LEVELS;
+        let bytes = elements * SIZE as u64;
+        if elements < LEVELS as u64 {
+            return write_words::<FOUR>(out, bytes, |four| {
+                let word = next(state);
+                for lane in 0..4 {
+                    let entry = numbers.encode(level(word, lane));
+                    four[lane * SIZE..][..SIZE].copy_from_slice(&entry[..SIZE]);
+                }
+            });
+        }
+        if self.table.as_ref().is_none_or(|table| table.numbers != numbers) {
+            let bytes = (0..LEVELS).flat_map(|level| numbers.encode(level).into_iter().take(SIZE));
+            self.table = Some(Table { numbers, bytes: bytes.collect() });
+        }
+        let table = self.table.as_ref().expect("it was made above");
+        let (table, _) = table.bytes.as_chunks::<SIZE>();
+        write_words::<FOUR>(out, bytes, |four| {
+            let word = next(state);
+            for lane in 0..4 {
+                four[lane * SIZE..][..SIZE].copy_from_slice(&table[level(word, lane)]);
+            }
+        })
     }
 }
 
-/// Writes `elements` table entries of `SIZE` bytes, chosen at random.
-fn fill<const SIZE: usize>(
+impl Numbers {
+    /// The number's bytes, which are fewer than four for two of the dtypes.
+    fn encode(self, level: usize) -> [u8; 4] {
+        let value = self.centre + self.bound * (2.0 * level as f32 / (LEVELS - 1) as f32 - 1.0);
+        let bits = match self.dtype {
+            Dtype::F32 => value.to_bits(),
+            // Upper half of the f32: bf16 rounded towards zero.
+            Dtype::BF16 => value.to_bits() >> 16,
+            _ => f16_bits(value).into(),
+        };
+        bits.to_le_bytes()
+    }
+}
+
+/// Writes `bytes`, of which `make` makes `WORD` in turn.
+fn write_words<const WORD: usize>(
     out: &mut dyn Write,
-    table: &[u8],
-    mut elements: u64,
-    state: &mut u64,
+    bytes: u64,
+    mut make: impl FnMut(&mut [u8; WORD]),
 ) -> io::Result<()> {
-    let (table, _) = table.as_chunks::<SIZE>();
-    let mut buffer = vec![0u8; 64 << 10];
-    let capacity = buffer.len() / SIZE;
-    while elements > 0 {
-        let count = elements.min(capacity as u64) as usize;
-        let (entries, _) = buffer.as_chunks_mut::<SIZE>();
-        for four in entries.chunks_mut(4) {
-            let word = next(state); // Four indices of 16 bits.
-            for (lane, entry) in four.iter_mut().enumerate() {
-                *entry = table[(word >> (16 * lane)) as usize % LEVELS];
-            }
+    let mut buffer = vec![0u8; bytes.next_multiple_of(WORD as u64).min(BUFFER as u64) as usize];
+    let mut left = bytes;
+    while left > 0 {
+        let piece = left.min(BUFFER as u64) as usize;
+        for word in buffer[..piece.next_multiple_of(WORD)].as_chunks_mut::<WORD>().0 {
+            make(word);
         }
-        out.write_all(&buffer[..count * SIZE])?;
-        elements -= count as u64;
+        out.write_all(&buffer[..piece])?;
+        left -= piece as u64;
     }
     Ok(())
 }
@@ -108,20 +144,6 @@ fn next(state: &mut u64) -> u64 {
     *state ^= *state >> 7;
     *state ^= *state << 17;
     *state
-}
-
-fn encode(dtype: Dtype, centre: f32, bound: f32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(LEVELS * 4);
-    for level in 0..LEVELS {
-        let value = centre + bound * (2.0 * level as f32 / (LEVELS - 1) as f32 - 1.0);
-        match dtype {
-            Dtype::F32 => bytes.extend(value.to_le_bytes()),
-            // Upper half of the f32: bf16 rounded towards zero.
-            Dtype::BF16 => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
-            _ => bytes.extend(f16_bits(value).to_le_bytes()),
-        }
-    }
-    bytes
 }
 
 /// f16 towards zero, of a number that is small and not tiny: others become 0.
@@ -144,7 +166,24 @@ fn start(seed: u64, name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::f16_bits;
+    use super::{LEVELS, Weights, f16_bits};
+    use cake_checkpoint::Dtype;
+
+    #[test]
+    fn a_few_are_the_first_of_many() {
+        for (dtype, size) in [(Dtype::F32, 4), (Dtype::F16, 2), (Dtype::BF16, 2)] {
+            let made = |elements: usize| {
+                let mut bytes = Vec::new();
+                let mut weights = Weights::new(7);
+                weights.write(&mut bytes, "name", dtype, elements as u64, [1.0, 0.5]).unwrap();
+                assert_eq!(bytes.len(), elements * size);
+                bytes
+            };
+            let (few, many) = (made(41), made(LEVELS + 3));
+            assert_eq!(few, many[..few.len()]);
+            assert_ne!(few[..size], few[size..][..size]);
+        }
+    }
 
     #[test]
     fn f16_keeps_sign_exponent_and_the_upper_fraction() {
