@@ -39,6 +39,7 @@ impl<'a> Product<'a> {
         stored: S,
     ) -> Tasks<'a> {
         let Product { proof, vnni, rows, parallel, acts, bias, x, y: target } = self;
+        assert!(S::NARROW || acts == Acts::Words, "bytes beside narrow codes");
         let outputs = stored.outputs();
         let row_bytes = stored.bytes().1;
         let planes = vnni.filter(|_| S::WIDE && rows <= wide_direct::ROWS);
@@ -64,17 +65,19 @@ impl<'a> Product<'a> {
                 && let Some(proof) = planes
             {
                 return match acts {
-                    Acts::Words => wide_direct::direct::<S, V, N, 2>(proof, &task, stored),
-                    Acts::Bytes => wide_direct::direct::<S, V, N, 1>(proof, &task, stored),
+                    Acts::Bytes if S::NARROW => {
+                        wide_direct::direct::<S, V, N, 1>(proof, &task, stored)
+                    }
+                    _ => wide_direct::direct::<S, V, N, 2>(proof, &task, stored),
                 };
             }
             // SAFETY: `proof` is there, so the processor has the instructions.
             unsafe {
                 match (few, acts) {
-                    (true, Acts::Words) => direct::<S, V, N, WORDS>(&task, stored),
-                    (false, Acts::Words) => panels::<S, V, N, WORDS>(&task, stored),
-                    (true, Acts::Bytes) => direct::<S, V, N, BYTES>(&task, stored),
-                    (false, Acts::Bytes) => panels::<S, V, N, BYTES>(&task, stored),
+                    (true, Acts::Bytes) if S::NARROW => direct::<S, V, N, BYTES>(&task, stored),
+                    (false, Acts::Bytes) if S::NARROW => panels::<S, V, N, BYTES>(&task, stored),
+                    (true, _) => direct::<S, V, N, WORDS>(&task, stored),
+                    (false, _) => panels::<S, V, N, WORDS>(&task, stored),
                 }
             }
         };
