@@ -6,6 +6,9 @@
 # stable about it is allowed by RUSTC_BOOTSTRAP. Where it is missing, or does not run here, this says NOT SHOWN and exits
 # with 3. What these crates depend on is built without it, like the standard library, and in part is there already.
 #   ASAN_PACKAGES    default: cake-checkpoint cake-engine
+#
+# CI has these tests built with it where all tests are, not a second time: `--environment` tells what that takes, as
+# variables, and `--watch` reads what Cargo says that it built, and fails unless their programs were built with it.
 set -euo pipefail
 
 # Cargo calls this in the compiler's place for crates of the workspace, with the compiler and its arguments. A warning fails,
@@ -32,29 +35,40 @@ RUSTC_BOOTSTRAP=1 rustc -Zsanitizer=address --target "$target" -o "$probe/main" 
   not_shown "the compiler here makes no program with it"
 "$probe/main" >/dev/null 2>&1 || not_shown "programs with it do not run here"
 
-packages=()
-for package in ${ASAN_PACKAGES:-cake-checkpoint cake-engine}; do
-  packages+=(--package "$package")
-done
-# Whether what is run is what it claims to be: a program without it passes every test, too.
-is_watched() {
-  local program found=0
-  for program in "$@"; do
-    grep -q __asan_report_load "$program" || return 1
-    found=1
+packages=(${ASAN_PACKAGES:-cake-checkpoint cake-engine})
+# What lives as long as the process is no leak, and a test asks for more memory than there is.
+options="detect_leaks=0:allocator_may_return_null=1"
+# Whether what is run is what it claims to be, of what Cargo says: a program without it passes every test, too.
+watch() {
+  local package program
+  for package in "${packages[@]}"; do
+    program=$(sed -n "s/^ *Executable unittests .*(\(.*\/${package//-/_}-[0-9a-f]*\))$/\1/p" "$1")
+    if ! grep -q __asan_report_load "$program"; then
+      echo "the unit tests of $package were built without AddressSanitizer: ${program:-no program}" >&2
+      exit 1
+    fi
   done
-  [ "$found" = 1 ]
 }
 
-# What lives as long as the process is no leak, and a test asks for more memory than there is; model checks switch stacks, of
-# which it knows nothing.
-export ASAN_COMPILES=1 RUSTC_WORKSPACE_WRAPPER=$PWD/tests/asan.sh ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1"
-export CARGO_INCREMENTAL=0
+case "${1:-}" in
+  --environment)
+    crates=${packages[*]//-/_}
+    echo "ASAN_CRATES=${crates// /:} ASAN_OPTIONS=$options"
+    exit
+    ;;
+  --watch)
+    cat >"$probe/built"
+    watch "$probe/built"
+    exit
+    ;;
+esac
+
+export ASAN_COMPILES=1 RUSTC_WORKSPACE_WRAPPER=$PWD/tests/asan.sh ASAN_OPTIONS=$options CARGO_INCREMENTAL=0
 # One of each type and encoding of weights, and of each kind of operation.
 export CAKE_GOLDEN=${CAKE_GOLDEN:-llama,mistral,llama3-tied,qwen2-mlx4,llama-mlx8,qwen3-moe-mlx4,deepseek-v3,gemma4-moe,cohere2,qwen3_5,nemotron-h,lfm2,gpt-oss,llama4}
 # The engine is built without candle, whose code is not ours to watch.
-packages+=(--no-default-features)
-cargo test --lib "${packages[@]}" --no-run 2>&1 | tee "$probe/built"
-mapfile -t programs < <(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$probe/built")
-is_watched "${programs[@]}" || { echo "the tests were built without AddressSanitizer: ${programs[*]}" >&2; exit 1; }
-cargo test --lib "${packages[@]}" -- --skip pool::model
+arguments=(--lib "${packages[@]/#/--package=}" --no-default-features)
+cargo test "${arguments[@]}" --no-run 2>&1 | tee "$probe/built"
+watch "$probe/built"
+# Model checks switch stacks, of which it knows nothing.
+cargo test "${arguments[@]}" -- --skip pool::model
