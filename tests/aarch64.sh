@@ -69,8 +69,6 @@ done
 # elsewhere they find the same, and much sooner. What candle computes is no kernel of ours, and much to build.
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=$((2 * $(nproc))) CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 export RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
-# In CI the engine is compiled without candle here alone: a warning fails.
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS=-Dwarnings
 kernels='profile.release.package.cake-engine.opt-level=2'
 # One of each type and encoding of weights, and of each kind of operation; and of cases that chance makes, fewer.
 export CAKE_TEST_ONE_OF=${CAKE_TEST_ONE_OF:-3}

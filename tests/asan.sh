@@ -7,12 +7,12 @@
 # with 3. What these crates depend on is built without it, like the standard library, and in part is there already.
 #   ASAN_PACKAGES    default: cake-checkpoint cake-engine
 #
-# CI has these tests built with it where all tests are, not a second time: `--environment` tells what that takes, as
-# variables, and `--watch` reads what Cargo says that it built, and fails unless their programs were built with it.
+# In CI these tests are built and run with it among all tests, not a second time: `--environment` tells what that takes, as
+# variables, and `--watch` reads what Cargo says that it built, and fails unless their programs were built with it. This
+# script's reports name lines, too.
 set -euo pipefail
 
-# Cargo calls this in the compiler's place for crates of the workspace, with the compiler and its arguments. A warning fails,
-# also of the engine without candle, as which nothing else of CI compiles it for this processor.
+# Cargo calls this in the compiler's place for crates of the workspace, with the compiler and its arguments. A warning fails.
 [ -z "${ASAN_COMPILES:-}" ] || RUSTC_BOOTSTRAP=1 exec "$@" -Zsanitizer=address -Dwarnings
 
 cd "$(dirname "$0")/.."
@@ -36,7 +36,8 @@ RUSTC_BOOTSTRAP=1 rustc -Zsanitizer=address --target "$target" -o "$probe/main" 
 "$probe/main" >/dev/null 2>&1 || not_shown "programs with it do not run here"
 
 packages=(${ASAN_PACKAGES:-cake-checkpoint cake-engine})
-# What lives as long as the process is no leak, and a test asks for more memory than there is.
+# What lives as long as the process is no leak, and a test asks for more memory than there is. (Model checks switch stacks,
+# which it warns of.)
 options="detect_leaks=0:allocator_may_return_null=1"
 # Whether what is run is what it claims to be, of what Cargo says: a program without it passes every test, too.
 watch() {
@@ -44,7 +45,8 @@ watch() {
   for package in "${packages[@]}"; do
     program=$(sed -n "s/^ *Executable unittests .*(\(.*\/${package//-/_}-[0-9a-f]*\))$/\1/p" "$1")
     if ! grep -q __asan_report_load "$program"; then
-      echo "the unit tests of $package were built without AddressSanitizer: ${program:-no program}" >&2
+      echo "the unit tests of $package were built without AddressSanitizer: ${program:-no program}; if they were built" \
+        "earlier: cargo clean --package $package" >&2
       exit 1
     fi
   done
@@ -57,7 +59,7 @@ case "${1:-}" in
     exit
     ;;
   --watch)
-    cat >"$probe/built"
+    tee "$probe/built" >&2
     watch "$probe/built"
     exit
     ;;
@@ -70,5 +72,4 @@ export CAKE_GOLDEN=${CAKE_GOLDEN:-llama,mistral,llama3-tied,qwen2-mlx4,llama-mlx
 arguments=(--lib "${packages[@]/#/--package=}" --no-default-features)
 cargo test "${arguments[@]}" --no-run 2>&1 | tee "$probe/built"
 watch "$probe/built"
-# Model checks switch stacks, of which it knows nothing.
-cargo test "${arguments[@]}" -- --skip pool::model
+cargo test "${arguments[@]}"

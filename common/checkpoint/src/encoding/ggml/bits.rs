@@ -9,11 +9,11 @@ pub(super) fn scale(block: &[u8], at: usize) -> f32 {
 }
 
 /// Calls `weight` with the place and the 4 bits of each code of 16 bytes: their low halves are the first 16 codes, their high
-/// halves the others. In loops without a check, which become vectors in every profile.
+/// halves the others. No place is computed, so that no check for overflow keeps a compiler from making vectors of the loops.
 ///
 /// # Panics
 /// If there are not 16 bytes and 32 weights.
-#[allow(clippy::needless_range_loop, reason = "what counts otherwise checks for overflow")]
+#[allow(clippy::needless_range_loop, reason = "iterators that count check for overflow")]
 #[inline(always)]
 pub(super) fn halves(bytes: &[u8], out: &mut [f32], weight: impl Fn(usize, u8) -> f32) {
     let (Ok(bytes), Ok(out)) = (<&[u8; 16]>::try_from(bytes), <&mut [f32; 32]>::try_from(out))

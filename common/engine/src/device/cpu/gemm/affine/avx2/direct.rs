@@ -26,7 +26,7 @@ pub(super) fn direct<S: Stored<V, N>, const V: usize, const N: usize, const WAY:
         2 => few::<S, V, N, 2, WAY>(task, stored),
         3 => few::<S, V, N, 3, WAY>(task, stored),
         _ if S::DIRECT_ROWS == DIRECT_ROWS => few::<S, V, N, DIRECT_ROWS, WAY>(task, stored),
-        rows => unreachable!("{rows} rows are many"),
+        rows => unreachable!("{rows} rows, of at most {}", S::DIRECT_ROWS),
     }
 }
 
