@@ -138,7 +138,8 @@ impl ClusterArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Plan")]
 pub(super) struct PlanArgs {
-    /// Longest sequence to make room for (tokens). Default: what the model has, at most 4096.
+    /// Longest sequence to make room for (tokens); a model that has less, where several are served, gets what it
+    /// has. Default: what the model has, at most 4096.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
     /// Of the longest sequences, make room for so many at once. Shorter ones, with the answer that they may come to

@@ -17,6 +17,8 @@ use crate::sizing::{DEFAULT_CONTEXT, Promise};
 pub(crate) struct PlanRequest {
     /// Longest sequence to make room for (tokens); `None`: what the model has, at most [`DEFAULT_CONTEXT`].
     pub context: Option<usize>,
+    /// Whether a model with fewer positions than `context` gets all that it has: what is asked is asked of several models.
+    pub context_is_most: bool,
     /// So many of the longest sequences at once; `None`: one.
     pub parallel: Option<NonZeroUsize>,
     /// Element type of the KV cache; `None`: as the numerics suggest.
@@ -63,10 +65,14 @@ impl PlanRequest {
     /// first over workers.
     ///
     /// # Errors
-    /// A context longer than the model's, or more KV blocks than steps can name.
+    /// A context longer than the model's, unless it is the most that is asked for, or more KV blocks than steps can name.
     pub(crate) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
         let most = checkpoint.config.max_position_embeddings;
-        let context = self.context.unwrap_or(most.min(DEFAULT_CONTEXT));
+        let context = match self.context {
+            Some(context) if self.context_is_most => context.min(most),
+            Some(context) => context,
+            None => most.min(DEFAULT_CONTEXT),
+        };
         if !(1..=most).contains(&context) {
             return Err(WrongArgument::new("--context", context, format!("1 to {most}")).into());
         }

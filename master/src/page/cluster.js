@@ -15,6 +15,9 @@ const PHASES = {
   recovering: "A device was lost: its layers move to who is left. Answers wait for that.",
 };
 
+/** The master's reason where none is loaded because nobody asked, which is no trouble. */
+const NOBODY_ASKED = "no model is loaded";
+
 /** Why no question can be asked now, and which share of the waiting is over, both as words. */
 export function whatGoesOn({ phase, reason, devices }) {
   if (phase === "broken") {
@@ -71,8 +74,11 @@ export class Cluster {
     const blocks = load?.kv_blocks;
     say(parts.model, modelsInWords(state));
     say(parts.facts, facts(state));
-    const told = [reason, ...(state.set_aside ?? []).map(asideInWords)].filter(Boolean).map(sentence);
+    const isCalm = phase === "planning" || (phase === "idle" && reason === NOBODY_ASKED);
+    const why = reason === NOBODY_ASKED ? PHASES.idle : reason;
+    const told = [why, ...(state.set_aside ?? []).map(asideInWords)].filter(Boolean).map(sentence);
     parts.reason.hidden = told.length === 0;
+    parts.reason.toggleAttribute("data-calm", isCalm && !state.set_aside?.length);
     say(parts.reason, told.join(" "));
     say(parts.generated, perSecond(rates?.generated_tokens_per_second));
     say(parts.read, perSecond(rates?.prompt_tokens_per_second));

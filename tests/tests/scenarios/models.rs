@@ -150,6 +150,31 @@ fn a_model_that_cannot_be_loaded_leaves_the_other_where_it_is() {
 }
 
 #[test]
+fn a_context_that_is_asked_of_several_models_is_the_most_that_each_gets() {
+    let llama = golden("llama");
+    let home = tempfile::tempdir().expect("a folder");
+    let (long, short) = (home.path().join("long"), home.path().join("short"));
+    copy(&llama.path, &long);
+    copy(&llama.path, &short);
+    let file = short.join("config.json");
+    let config = std::fs::read(&file).expect("a configuration");
+    let mut config: Value = serde_json::from_slice(&config).expect("a configuration");
+    config["max_position_embeddings"] = json!(64);
+    std::fs::write(&file, config.to_string()).expect("written");
+    let args = ["--models", &path(home.path()), "--context", "128"];
+    let server = Server::of_several(&Master::alone(), &[], &args);
+    for (name, context) in [("long", 128), ("short", 64)] {
+        server.post(COMPLETIONS, &ask(&llama, name)).good();
+        let shown = server.get("/api/cluster").good();
+        assert_eq!((&shown["model"], &shown["context"]), (&json!(name), &json!(context)));
+    }
+    let refused =
+        Master::alone().run(&["serve", &path(&short), "--context", "128", "--listen", "0"]);
+    let why = refused.stderr;
+    assert!(why.contains("--context is 128, expected 1 to 64"), "{why}");
+}
+
+#[test]
 fn whoever_leaves_while_waiting_changes_nothing() {
     let demo = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../master/demo-model"));
     let llama = golden("llama");

@@ -124,7 +124,7 @@ impl Args {
             share_prefixes: self.share_prefixes,
             origins: self.cors_origin.clone(),
             shelf: shelf.clone(),
-            fits: Fits::new(self.request()?),
+            fits: Fits::new(self.request(&shelf)?),
             desk: desk.clone(),
             pulls: Arc::new(Semaphore::new(1)),
             stopping,
@@ -147,7 +147,7 @@ impl Args {
         let (cluster, _door) =
             self.cluster.whereabouts_with_door(Words::kept(&board.chronicle)).await?;
         server.membership.set(cluster.membership.clone()).ok(); // Nobody else sets it.
-        let mut loader = self.loader(cluster)?;
+        let mut loader = self.loader(cluster, &shelf)?;
         let first = match &only {
             Some(model) => {
                 let monitor = board.begins(&model.name);
@@ -190,17 +190,18 @@ impl Args {
         Ok(block_in_place(|| Shelf::open(sources, self.model_name.clone()))?)
     }
 
-    /// What is asked of each plan.
-    fn request(&self) -> Result<PlanRequest, Error> {
+    /// What is asked of each plan of these models.
+    fn request(&self, shelf: &Shelf) -> Result<PlanRequest, Error> {
         let asked = PlanRequest::try_from(self.plan.clone())?;
-        Ok(PlanRequest { parallel: asked.parallel.or(Some(DEFAULT_PARALLEL)), ..asked })
+        let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
+        Ok(PlanRequest { parallel, context_is_most: shelf.only().is_none(), ..asked })
     }
 
-    /// What loads models over these workers.
-    fn loader(&self, cluster: Whereabouts) -> Result<Loader, Error> {
+    /// What loads these models over these workers.
+    fn loader(&self, cluster: Whereabouts, shelf: &Shelf) -> Result<Loader, Error> {
         let predict = !cluster.addresses().is_empty();
         Ok(Loader {
-            request: PlanRequest { predict, ..self.request()? },
+            request: PlanRequest { predict, ..self.request(shelf)? },
             cluster,
             trust: Trust::new(),
             queue: self.queue,
