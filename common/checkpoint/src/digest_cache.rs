@@ -1,7 +1,7 @@
 //! The master's memory of manifests: what was hashed once is not read again.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +37,8 @@ impl DigestCache {
     /// # Errors
     /// [`Error::Io`] if it cannot be made.
     pub fn open(directory: &Path) -> Result<DigestCache, Error> {
-        make(directory)?;
+        fs::create_dir_all(directory)
+            .map_err(|cause| Error::io("create directory", directory, cause))?;
         Ok(DigestCache { directory: directory.into(), temporary: AtomicU64::new(0) })
     }
 
@@ -64,7 +65,13 @@ impl DigestCache {
     pub fn put(&self, identity: &str, layer: usize, manifest: &Manifest) -> Result<(), Error> {
         let path = self.file(identity, layer);
         if let Some(directory) = path.parent() {
-            make(directory)?;
+            // Not what that lies in: whoever removed it while a layer was hashed wants it to be gone.
+            match fs::create_dir(directory) {
+                Err(cause) if cause.kind() != ErrorKind::AlreadyExists => {
+                    return Err(Error::io("create directory", directory, cause));
+                }
+                _ => {}
+            }
         }
         let json = serde_json::to_vec(&Remembered { name: manifest.name(), manifest });
         self.replace(&path, &json.expect("strings and numbers always serialise"))
@@ -88,10 +95,6 @@ impl DigestCache {
             Error::io("write", path, cause)
         })
     }
-}
-
-fn make(directory: &Path) -> Result<(), Error> {
-    fs::create_dir_all(directory).map_err(|cause| Error::io("create directory", directory, cause))
 }
 
 #[cfg(test)]
@@ -121,6 +124,18 @@ mod tests {
         assert_eq!(again.get("another", 0), None);
         let of_model = again.file(&identity, 0).parent().unwrap().to_owned();
         assert_eq!(fs::read_dir(of_model).unwrap().count(), 2, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_directory_that_somebody_removed_is_not_made_again() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("digests");
+        let (identity, first, _) = manifests();
+        let cache = DigestCache::open(&directory).unwrap();
+        fs::remove_dir(&directory).unwrap();
+        let error = cache.put(&identity, 0, &first).unwrap_err();
+        assert!(error.to_string().contains("create directory"), "{error}");
+        assert!(!directory.exists());
     }
 
     #[test]
