@@ -172,6 +172,9 @@ fn a_context_that_is_asked_of_several_models_is_the_most_that_each_gets() {
         Master::alone().run(&["serve", &path(&short), "--context", "128", "--listen", "0"]);
     let why = refused.stderr;
     assert!(why.contains("--context is 128, expected 1 to 64"), "{why}");
+    let none = ["serve", &path(&short), &path(&long), "--context", "0", "--listen", "0"];
+    let why = Master::alone().run(&none).stderr;
+    assert!(why.contains("--context is 0, expected 1 or more"), "{why}");
 }
 
 #[test]

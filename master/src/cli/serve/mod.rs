@@ -193,6 +193,9 @@ impl Args {
     /// What is asked of each plan of these models.
     fn request(&self, shelf: &Shelf) -> Result<PlanRequest, Error> {
         let asked = PlanRequest::try_from(self.plan.clone())?;
+        if asked.context == Some(0) {
+            return Err(Error::argument("--context", 0, "1 or more")); // No model has to be looked at.
+        }
         let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
         Ok(PlanRequest { parallel, context_is_most: shelf.only().is_none(), ..asked })
     }
