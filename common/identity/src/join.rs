@@ -15,6 +15,8 @@
 //! proves nothing. A worker whose answer is lost asks again with the same key, and gets another certificate as the same
 //! member, without another use of the token.
 
+mod visit;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+pub use self::visit::{Event, Visit};
 use crate::book::seconds;
 use crate::entry::is_worker_name;
 use crate::fingerprint::fingerprint;
@@ -104,32 +107,6 @@ enum Answer {
     Refused(String),
 }
 
-/// What happened at a master's door.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A worker joined.
-    Joined {
-        /// Its id.
-        worker_id: String,
-        /// What it calls itself.
-        name: String,
-        /// Where it listens (HOST:PORT, or [`lines::address`]).
-        address: String,
-    },
-    /// A member said where it listens.
-    Hello {
-        /// Its id.
-        worker_id: String,
-        /// Where (HOST:PORT, or [`lines::address`]).
-        address: String,
-    },
-    /// A member opened a line.
-    Line {
-        /// Its id.
-        worker_id: String,
-    },
-}
-
 /// Lets workers join at `listener` until the result is dropped, and keeps the lines that members open for
 /// whoever connects by `security`, the master's. Runs on the current runtime.
 ///
@@ -139,7 +116,7 @@ pub fn door(
     listener: TcpListener,
     authority: Arc<Authority>,
     security: Security,
-) -> Result<mpsc::Receiver<Event>, Error> {
+) -> Result<mpsc::Receiver<Visit>, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let trust = Trust::Certificate(authority.certificate().clone());
     let revoked = security.revoked().cloned().unwrap_or_default();
@@ -158,7 +135,7 @@ pub fn door(
             let stream = Stream::tls(tls.into(), list);
             if let (Some(lines::PROTOCOL), Some(lines)) = (stream.protocol(), security.lines()) {
                 let worker_id = lines.put(stream).ok_or(Refusal::NoCertificate)?;
-                return Ok(Event::Line { worker_id });
+                return Ok(Visit { event: Event::Line { worker_id }, _telling: None });
             }
             answer(stream, from, authority, &security).await.map_err(Refusal::Handshake)
         }
@@ -173,10 +150,10 @@ async fn answer(
     from: IpAddr,
     authority: Arc<Authority>,
     security: &Security,
-) -> io::Result<Event> {
+) -> io::Result<Visit> {
     let (peer, session) = (stream.peer().clone(), stream.session_key());
     let bytes = receive_bytes(&mut stream).await?;
-    let _telling = authority.telling().await;
+    let telling = authority.telling().await;
     let book = authority.clone();
     let decide = move || decide(&book, &bytes, &peer, session, from);
     let decided = tokio::task::spawn_blocking(decide).await.map_err(io::Error::other)?;
@@ -190,7 +167,7 @@ async fn answer(
     };
     send(&mut stream, &answer).await?;
     stream.shutdown().await.ok();
-    result
+    Ok(Visit { event: result?, _telling: Some(telling) })
 }
 
 /// Looks for a member where it says that it answers, and notes where it can be reached: there, or else over lines.

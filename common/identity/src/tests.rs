@@ -1,6 +1,7 @@
 //! Handshakes over real sockets: who gets in, who does not, and what they are told.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use crate::join::{self, Event};
+use crate::join::{self, Event, Visit};
 use crate::{
     Authority, DEFAULT_LIFETIME, Error, Identity, Incoming, JoinToken, Peer, Refusal, Revoked,
     Security, incoming, random_token,
@@ -24,7 +25,7 @@ struct Master {
     authority: Arc<Authority>,
     door: String,
     security: Security,
-    events: mpsc::Receiver<Event>,
+    visits: mpsc::Receiver<Visit>,
     _directory: tempfile::TempDir,
 }
 
@@ -36,8 +37,8 @@ impl Master {
         let (authority, security) = (Arc::new(authority), security.expect("usable"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let door = listener.local_addr().expect("bound").to_string();
-        let events = join::door(listener, authority.clone(), security.clone()).expect("open");
-        Self { authority, door, security, events, _directory: directory }
+        let visits = join::door(listener, authority.clone(), security.clone()).expect("open");
+        Self { authority, door, security, visits, _directory: directory }
     }
 
     fn token(&self, uses: u32) -> JoinToken {
@@ -61,9 +62,18 @@ impl Master {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_door_that_closes_as_the_last_has_joined_has_told_it_so() {
+async fn a_door_that_closes_as_the_last_has_joined_has_told_it_so_and_whoever_hears_of_it() {
     for round in 0..20 {
-        let Master { authority, door, events, _directory, .. } = Master::new(HOUR).await;
+        let Master { authority, door, mut visits, _directory, .. } = Master::new(HOUR).await;
+        let has_noted = Arc::new(AtomicBool::new(false));
+        let noted = has_noted.clone();
+        let hearing = tokio::spawn(async move {
+            let visit = visits.recv().await.expect("somebody joins");
+            tokio::task::yield_now().await;
+            noted.store(true, Ordering::Release);
+            drop(visit);
+            visits
+        });
         let token = authority.issue_token(HOUR, 1).expect("issued");
         let joining = tokio::spawn(async move {
             join::join(&door, &token, "phone", &random_token(), listen()).await
@@ -72,7 +82,8 @@ async fn a_door_that_closes_as_the_last_has_joined_has_told_it_so() {
             tokio::task::yield_now().await;
         }
         authority.has_told().await;
-        drop(events);
+        assert!(has_noted.load(Ordering::Acquire), "round {round}");
+        drop(hearing.await.expect("no panic"));
         joining.await.expect("no panic").unwrap_or_else(|error| panic!("round {round}: {error}"));
     }
 }
@@ -127,9 +138,9 @@ async fn a_worker_joins_and_both_sides_know_each_other_from_then_on() {
     let identity = joined.expect("joined");
     assert_eq!(identity.peer(), Some(Peer::Worker(wanted.clone())));
     let address = "127.0.0.1:7117".to_owned(); // Where it came from, with the port that it said.
-    let event = master.events.recv().await;
+    let visit = master.visits.recv().await.expect("somebody joined");
     let (worker_id, name) = (wanted.clone(), "phone".to_owned());
-    assert_eq!(event, Some(Event::Joined { worker_id, name, address }));
+    assert_eq!(visit.event, Event::Joined { worker_id, name, address });
     let worker = Security::mutual(&identity).expect("usable");
     let (there, at) = serve(&worker).await;
     let mut peers = echo(there);

@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use cake_discovery::{About, Role, look_out};
-use cake_identity::join::{self, Event as Visit};
+use cake_identity::join::{self, Event as Visited};
 use tokio::net::TcpListener;
 use tokio::task::{JoinSet, block_in_place};
 
@@ -66,18 +66,19 @@ pub(crate) async fn open(
     let mut events = join::door(listener, authority.clone(), membership.security().clone())
         .map_err(crate::membership::Error::from)?;
     let mut tasks = JoinSet::new();
-    let visited = membership.clone();
+    let host = membership.clone();
     tasks.spawn(async move {
         while let Some(visit) = events.recv().await {
-            tell(&visit, &*observer);
-            let (Visit::Joined { worker_id, .. }
-            | Visit::Hello { worker_id, .. }
-            | Visit::Line { worker_id }) = &visit;
-            visited.seen(vec![(worker_id.clone(), None)]).await;
+            tell(&visit.event, &*observer);
+            let (Visited::Joined { worker_id, .. }
+            | Visited::Hello { worker_id, .. }
+            | Visited::Line { worker_id }) = &visit.event;
+            host.seen(vec![(worker_id.clone(), None)]).await;
             // Whoever looks for workers takes lines, so that more come.
-            if !matches!(visit, Visit::Line { .. }) {
-                visited.news.notify_one();
+            if !matches!(visit.event, Visited::Line { .. }) {
+                host.news.notify_one();
             }
+            drop(visit); // Whoever closes the door waits until what it says is noted.
         }
     });
     let discovers = discover && !address.ip().is_loopback();
@@ -90,15 +91,15 @@ pub(crate) async fn open(
     Ok(Some(Door { _tasks: tasks, _sign: sign, address, discovers }))
 }
 
-fn tell(visit: &Visit, observer: &dyn Observer) {
+fn tell(visit: &Visited, observer: &dyn Observer) {
     match visit {
-        Visit::Joined { worker_id, name, address } => {
+        Visited::Joined { worker_id, name, address } => {
             observer.tell(&Event::Joined { name, address, worker_id });
         }
-        Visit::Hello { worker_id, address } => {
+        Visited::Hello { worker_id, address } => {
             tracing::info!(worker_id, address, "a member says where it is");
         }
-        Visit::Line { worker_id } => tracing::debug!(worker_id, "a member opened a connection"),
+        Visited::Line { worker_id } => tracing::debug!(worker_id, "a member opened a connection"),
     }
 }
 

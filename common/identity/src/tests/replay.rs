@@ -133,7 +133,7 @@ async fn a_recorded_join_or_hello_sent_again_is_refused_and_changes_nothing() {
         .await
         .expect("noted");
     for _ in 0..3 {
-        master.events.recv().await.expect("a join and two of a hello");
+        master.visits.recv().await.expect("a join and two of a hello");
     }
     let before = master.authority.book().read().expect("readable");
     for relay in [&joining, &saying] {
@@ -141,7 +141,7 @@ async fn a_recorded_join_or_hello_sent_again_is_refused_and_changes_nothing() {
         let back = again(relay, door).await;
         assert!(back <= most, "{back} bytes came back, of a handshake {most}");
     }
-    assert!(master.events.try_recv().is_err());
+    assert!(master.visits.try_recv().is_err());
     assert!(master.authority.book().read().expect("readable") == before);
     master.join(&token).await.expect("the door is open, and the use is left");
 }
