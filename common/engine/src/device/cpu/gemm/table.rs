@@ -12,7 +12,7 @@
 //! | `affine-avx2` | AVX2, AVX-512; wider with AVX512-VNNI | affine | any | fast | codes of 16 bits, in the order of vectors of words or as bytes | common |
 //! | `affine-words` | any | affine | any | fast | codes of 16 bits | common |
 //! | `affine-dequantized` | any | affine | any | exact | f32 | common |
-//! | `in-place` | as `affine-avx2`; AMX beside rows of decode, for streams | GGUF's blocks, MXFP4, NVFP4, affine streams of 2, 3, 5 and 6 bits | any | fast | as there | common |
+//! | `in-place` | as `affine-avx2`; AMX beside rows of decode, and groups of 16 | GGUF's blocks, MXFP4, NVFP4, affine streams of 2, 3, 5 and 6 bits | any | fast | as there | common |
 //! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
 //! | `unpacked-avx2` | as `affine-avx2`, AMX | others, as codes | any | fast | as there | common |
 //! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
@@ -37,7 +37,7 @@ use super::fp8::Fp8;
 #[cfg(target_arch = "x86_64")]
 use super::panel;
 use super::product::{Gemm, Scratch};
-use super::weight::{Encoding, InPlace};
+use super::weight::{Encoding, SHORT_GROUP};
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::isa::instructions::Isa;
 use crate::device::cpu::isa::tier::Tier;
@@ -144,9 +144,10 @@ pub(crate) static GEMMS: &[Entry] = &[
     Entry {
         name: "in-place",
         takes: |case| {
-            // Unpacking codes that lie one behind the other is slower than memory; rows of a prompt share it.
-            let few = case.isa == Isa::Amx && case.rows == RowClass::Decode && is_stream(case);
-            (has_avx2(case) || few) && is_fast(case) && is_in_place(case)
+            // Unpacking is far slower than memory; rows of a prompt share it. Short groups are for no tiles.
+            let is_short = unpacked(case) == Some(SHORT_GROUP);
+            let untiled = case.isa == Isa::Amx && (case.rows == RowClass::Decode || is_short);
+            (has_avx2(case) || untiled) && is_fast(case) && is_in_place(case)
         },
         bits: BitClass::Common,
         kernel: x86!(avx2::InPlacePairs),
@@ -228,11 +229,6 @@ fn is_in_place(case: &Case) -> bool {
     matches!(case.encoding, Encoding::Coded { in_place: Some(_), .. })
 }
 
-/// Whether codes lie one behind the other.
-fn is_stream(case: &Case) -> bool {
-    matches!(case.encoding, Encoding::Coded { in_place: Some(InPlace::Stream { .. }), .. })
-}
-
 fn has_pairs(case: &Case) -> bool {
     matches!(case.isa, Isa::Avx512 { bf16: true, .. })
 }
@@ -285,7 +281,7 @@ mod tests {
     use cake_checkpoint::{Fp4, GgmlType};
 
     use super::*;
-    use crate::device::cpu::gemm::weight::{Acts, Bits, CodeForm};
+    use crate::device::cpu::gemm::weight::{Acts, Bits, CodeForm, InPlace};
 
     const PREFILL: [RowClass; 3] = [
         RowClass::Prefill(Precision::Bf16),
@@ -333,11 +329,11 @@ mod tests {
         let blocks = coded(Some(32), Some(InPlace::Blocks(GgmlType::Q4K)));
         let apart = coded(Some(16), Some(InPlace::Fp4(Fp4::Nv)));
         let stream = coded(Some(64), Some(InPlace::Stream { bits: 6 }));
+        // Unpacking is for rows of a prompt, which share it.
         let beside_one = ["unpacked-tiles", "unpacked-tiles", "unpacked-tiles", "in-place"];
         assert_eq!(names(Isa::Amx, stream, fast), beside_one);
-        // Tiles of bytes are faster still; groups of 16 are too short for them.
-        assert_eq!(names(Isa::Amx, blocks, fast), ["unpacked-tiles"; 4]);
-        assert_eq!(names(Isa::Amx, apart, fast), ["unpacked-avx2"; 4]);
+        assert_eq!(names(Isa::Amx, blocks, fast), beside_one);
+        assert_eq!(names(Isa::Amx, apart, fast), ["in-place"; 4]);
         for encoding in [blocks, apart, stream] {
             assert_eq!(names(Isa::Avx2, encoding, fast), ["in-place"; 4]);
             assert_eq!(names(avx512(true, false), encoding, fast), ["in-place"; 4]);

@@ -18,11 +18,11 @@ use crate::device::cpu::pool::{Tasks, current_threads};
 /// Outputs unpacked at once beside few rows: they stay in a core's first caches until they are multiplied.
 const FEW_OUTPUTS: usize = LANES;
 /// The same beside many rows, which all pass over them.
-const MANY_OUTPUTS: usize = 4 * LANES;
+const MANY_OUTPUTS: usize = 8 * LANES;
 /// Rows that are few.
 const FEW_ROWS: usize = 3;
 /// Outputs of a task at most.
-const TASK_OUTPUTS: usize = 4 * LANES;
+const TASK_OUTPUTS: usize = 8 * LANES;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
 

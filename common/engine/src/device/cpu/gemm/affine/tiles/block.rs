@@ -9,36 +9,41 @@ use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, tile, zero};
 
+/// Two tiles of activations, which are multiplied with the same codes: both planes of one tile of rows, or the lower ones,
+/// where they have no others, of two.
+pub(crate) const PLANES: usize = 2;
+/// Sums of a strip with `ROWS` tiles of rows.
+pub(crate) type Strip<const ROWS: usize> = [[Tile; ROWS]; STRIP];
 /// Writes the sums of a strip, which comes first.
-pub(crate) type Write<'a> = dyn Fn(usize, &[Tile; STRIP]) + 'a;
+pub(crate) type Write<'a, const ROWS: usize> = dyn Fn(usize, &Strip<ROWS>) + 'a;
 
-/// Some groups of one tile of rows, which go over all strips of a task.
-pub(crate) struct Block<'a> {
+/// Some groups of `ROWS` tiles of rows, one or two, which go over all strips of a task.
+pub(crate) struct Block<'a, const ROWS: usize> {
     /// `[strip, tile of the strip, step, line]`.
     pub(crate) codes: &'a [Line],
     /// For each strip and tile.
     pub(crate) params: &'a [[Params<1>; STRIP]],
     /// `[step, plane]`.
     pub(crate) planes: &'a [Tile],
-    /// Scales and sums of the rows, for each group.
-    pub(crate) x_params: &'a [[Line; 2]],
+    /// Scales and sums of the rows of each tile, for each group.
+    pub(crate) x_params: [&'a [[Line; 2]]; ROWS],
     /// Whether chains begin with these groups.
     pub(crate) begin: bool,
     /// Codes in a group.
     pub(crate) group: usize,
     /// Writes the sums of a strip, if those groups are the last ones.
-    pub(crate) finish: Option<&'a Write<'a>>,
+    pub(crate) finish: Option<&'a Write<'a, ROWS>>,
 }
 
 /// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
-type Sums = [[Tile; 2]; STRIP];
+type Sums = [[Tile; PLANES]; STRIP];
 
 /// Buffers for the sums of two rounds, of which one is scaled while the other is made.
 pub(crate) struct Dots([Sums; 2]);
 
 impl Default for Dots {
     fn default() -> Self {
-        Dots([[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2])
+        Dots([[[[Line::ZERO; TILE_ROWS]; PLANES]; STRIP]; 2])
     }
 }
 
@@ -54,7 +59,7 @@ struct Place {
     first: *const u8,
     /// Codes of the second one.
     second: *const u8,
-    /// Both planes of activations.
+    /// Of activations.
     planes: *const u8,
 }
 
@@ -66,7 +71,7 @@ impl Place {
         Place {
             first: self.first.wrapping_add(tile),
             second: self.second.wrapping_add(tile),
-            planes: self.planes.wrapping_add(2 * tile),
+            planes: self.planes.wrapping_add(PLANES * tile),
         }
     }
 }
@@ -111,14 +116,14 @@ struct Round {
     group: usize,
 }
 
-impl Block<'_> {
+impl<const ROWS: usize> Block<'_, ROWS> {
     /// Continues the chains of the strips, which have a line for each output; those of the first
     /// groups begin, and those that end are written. Prefetches `ahead` meanwhile.
     #[target_feature(enable = "avx512f")]
     pub(crate) fn multiply(
         &self,
         tiles: &Tiles,
-        sums: &mut [[Tile; STRIP]],
+        sums: &mut [Strip<ROWS>],
         Dots([even, odd]): &mut Dots,
         ahead: &mut Ahead,
     ) {
@@ -127,7 +132,7 @@ impl Block<'_> {
         // SAFETY: as in `round`.
         unsafe { load(tiles, self.tiles_of(first)) };
         self.round::<true, false>(tiles, rounds, even, odd, sums);
-        let count = self.params.len() * self.x_params.len();
+        let count = self.params.len() * self.groups();
         for round in 1..=count {
             let (next, last) =
                 if round % 2 == 0 { (&mut *even, &*odd) } else { (&mut *odd, &*even) };
@@ -139,7 +144,7 @@ impl Block<'_> {
                 self.round::<false, true>(tiles, rounds, next, last, sums);
             }
             let Round { strip, group } = rounds[0];
-            if group + 1 == self.x_params.len()
+            if group + 1 == self.groups()
                 && let Some(finish) = &self.finish
             {
                 finish(strip, &sums[strip]);
@@ -147,10 +152,14 @@ impl Block<'_> {
         }
     }
 
+    fn groups(&self) -> usize {
+        self.x_params[0].len()
+    }
+
     /// The next round; after the last one there is none: its own again does no harm.
     #[inline(always)]
     fn after(&self, Round { strip, group }: Round) -> Round {
-        if group + 1 < self.x_params.len() {
+        if group + 1 < self.groups() {
             Round { strip, group: group + 1 }
         } else if strip + 1 < self.params.len() {
             Round { strip: strip + 1, group: 0 }
@@ -168,7 +177,7 @@ impl Block<'_> {
         // plane.
         let at = round.group * self.group;
         let (step, half) = (at / STEP, at % STEP);
-        let planes = &self.planes[step * 2..(step + steps) * 2];
+        let planes = &self.planes[step * PLANES..(step + steps) * PLANES];
         let half_planes = half / 4 * size_of::<Line>();
         let tile_lines = self.codes.len() / (self.params.len() * STRIP);
         let first = round.strip * STRIP * tile_lines + step * TILE_ROWS;
@@ -191,7 +200,7 @@ impl Block<'_> {
         [before, now, after]: [Round; 3],
         next: &mut Sums,
         last: &Sums,
-        sums: &mut [[Tile; STRIP]],
+        sums: &mut [Strip<ROWS>],
     ) {
         if NEXT {
             zero(tiles);
@@ -249,56 +258,63 @@ impl Block<'_> {
     }
 }
 
-/// The accumulators of a strip with one tile of rows, and what is added to them for one group.
-struct Chain<'a> {
-    sums: &'a mut [Tile; STRIP],
+/// The accumulators of a strip with the tiles of rows, and what is added to them for one group.
+struct Chain<'a, const ROWS: usize> {
+    sums: &'a mut Strip<ROWS>,
     /// Whether they begin.
     begin: bool,
     dots: &'a Sums,
     /// Of the group, and the scales and sums of the rows.
     params: [[&'a Line; 2]; STRIP],
-    x_params: [__m512; 2],
+    x_params: [[__m512; 2]; ROWS],
 }
 
-impl<'a> Chain<'a> {
+impl<'a, const ROWS: usize> Chain<'a, ROWS> {
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn new(
-        block: &'a Block<'_>,
+        block: &'a Block<'_, ROWS>,
         round: Round,
         dots: &'a Sums,
-        sums: &'a mut [Tile; STRIP],
-    ) -> Chain<'a> {
+        sums: &'a mut Strip<ROWS>,
+    ) -> Chain<'a, ROWS> {
         let [first, second] = &block.params[round.strip];
         let params = [first.group(round.group), second.group(round.group)].map(|[[a], [b]]| [a, b]);
-        let [scale, sum] = &block.x_params[round.group];
-        Chain {
-            sums,
-            begin: block.begin && round.group == 0,
-            dots,
-            params,
-            x_params: [_mm512_castsi512_ps(scale.read()), _mm512_castsi512_ps(sum.read())],
+        let mut x_params = [[_mm512_setzero_ps(); 2]; ROWS];
+        for (to, from) in x_params.iter_mut().zip(block.x_params) {
+            let [scale, sum] = &from[round.group];
+            *to = [_mm512_castsi512_ps(scale.read()), _mm512_castsi512_ps(sum.read())];
         }
+        Chain { sums, begin: block.begin && round.group == 0, dots, params, x_params }
     }
 
     /// Continues those of one of eight parts of the outputs.
+    #[allow(clippy::needless_range_loop, reason = "lines and tiles are indexed throughout")]
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn extend<const PART: usize>(&mut self) {
         let (tile, first) = (PART * OUTPUTS / TILE_ROWS, PART * OUTPUTS % TILE_ROWS);
-        let ([high, low], [scales, biases]) = (&self.dots[tile], self.params[tile]);
+        let (dots, [scales, biases]) = (&self.dots[tile], self.params[tile]);
         if self.begin {
-            self.sums[tile][first..first + OUTPUTS].fill(Line::ZERO);
+            for sums in &mut self.sums[tile] {
+                sums[first..first + OUTPUTS].fill(Line::ZERO);
+            }
         }
-        let [scale, sum] = self.x_params;
         for output in first..first + OUTPUTS {
-            let high = _mm512_slli_epi32::<8>(high[output].read());
-            let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
-            let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
-            let y = &mut self.sums[tile][output];
-            let chain = _mm512_fmadd_ps(scale, dot, _mm512_castsi512_ps(y.read()));
+            let weight_scale = _mm512_set1_ps(scales.lane(output));
             let bias = _mm512_set1_ps(biases.lane(output));
-            y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
+            for rows in 0..ROWS {
+                let mut dot = dots[rows][output].read();
+                if ROWS == 1 {
+                    dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(dot), dots[1][output].read());
+                }
+                let [scale, sum] = self.x_params[rows];
+                let scale = _mm512_mul_ps(weight_scale, scale);
+                let y = &mut self.sums[tile][rows][output];
+                let chain = _mm512_castsi512_ps(y.read());
+                let chain = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), chain);
+                y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
+            }
         }
     }
 }

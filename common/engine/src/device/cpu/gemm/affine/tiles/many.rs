@@ -10,13 +10,13 @@ use std::ops::Range;
 use super::super::activations::Activations;
 use super::super::call::Call;
 use super::super::vnni::task::{PARAM_GROUPS, Params, Task};
-use super::block::{Block, Dots};
+use super::block::{Block, Dots, PLANES, Strip};
 use super::shape::{STEP, STRIP, Tile, widen};
 use crate::device::cpu::buffer::kept;
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::gemm::amx::finish::Finish;
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{MAX_GROUP, MIN_GROUP};
+use crate::device::cpu::gemm::weight::{Acts, MAX_GROUP, MIN_GROUP};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, transpose_into};
 use crate::device::cpu::isa::x86::{Amx, Line};
@@ -36,7 +36,7 @@ const BLOCK: usize = PARAM_GROUPS * MAX_GROUP;
 struct Scratch {
     /// The codes of a block: `[tile of outputs, step, line]`.
     codes: Vec<Line>,
-    /// Sums: `[tile of rows, tile of outputs, line]`.
+    /// Sums: `[batch of tiles of rows, tile of outputs, tile of the batch, line]`.
     sums: Vec<Line>,
 }
 
@@ -79,14 +79,20 @@ pub(super) fn matmul<'a>(
         SCRATCH.with_borrow_mut(|scratch| {
             let tiles = Tiles::new(proof, weight.group.min(STEP));
             // SAFETY: `proof` is there, so the processor has the instructions.
-            unsafe { task.run_tiles(&tiles, packed, scratch) }
+            unsafe {
+                match weight.acts {
+                    Acts::Words => task.run_tiles::<1>(&tiles, packed, scratch),
+                    Acts::Bytes => task.run_tiles::<PLANES>(&tiles, packed, scratch),
+                }
+            }
         });
     })
 }
 
 /// Activations as tiles. Rows and inputs past the end are zero.
 pub(super) struct Packed {
-    /// `[tile of rows, step, plane, line]`, where a line has four codes of 16 rows.
+    /// `[batch, step, plane, line]`, where a line has four codes of 16 rows. The planes of a batch are both of a tile of
+    /// rows, or the lower ones of two.
     planes: Vec<Tile>,
     /// `[tile of rows, group]`: the scales of 16 rows, and the sums.
     params: Vec<[Line; 2]>,
@@ -99,86 +105,111 @@ impl Packed {
     pub(super) fn new(proof: Amx, call: &Call<'_>, x: &Activations) -> Packed {
         let (rows, groups) = (call.rows(), call.weight.groups());
         let steps = call.weight.inputs.div_ceil(STEP);
-        let tiles = rows.div_ceil(TILE_ROWS);
+        let in_batch = in_batch(call.weight.acts);
+        let (tiles, batch_rows) = (rows.div_ceil(TILE_ROWS), in_batch * TILE_ROWS);
+        let batches = tiles.div_ceil(in_batch);
+        let count = batches * steps * PLANES;
         let mut packed = Packed {
-            planes: Vec::with_capacity(tiles * steps * 2),
+            planes: Vec::with_capacity(count),
             params: vec![[Line::ZERO; 2]; tiles * groups],
             steps,
             groups,
         };
-        let spare = &mut packed.planes.spare_capacity_mut()[..tiles * steps * 2];
-        let planes = spare.chunks_exact_mut(steps * 2);
-        let mut tiles: Vec<_> = planes.zip(packed.params.chunks_exact_mut(groups)).collect();
+        let spare = &mut packed.planes.spare_capacity_mut()[..count];
+        let planes = spare.chunks_exact_mut(steps * PLANES);
+        let mut batches: Vec<_> = planes.zip(packed.params.chunks_mut(in_batch * groups)).collect();
         let run =
-            |tile: usize, (planes, params): &mut (&mut [MaybeUninit<Tile>], &mut [[Line; 2]])| {
-                let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
+            |batch: usize, (planes, params): &mut (&mut [MaybeUninit<Tile>], &mut [[Line; 2]])| {
+                let rows = batch * batch_rows..((batch + 1) * batch_rows).min(rows);
                 let _: Amx = proof;
                 // SAFETY: `proof` is there, so the processor has the instructions.
-                unsafe { pack(x, &rows, planes, params) }
+                unsafe { pack(x, call.weight.acts, &rows, planes) };
+                pack_params(x, &rows, params);
             };
         match call.parallel {
-            true => for_each_mut(&mut tiles, run),
-            false => tiles.iter_mut().enumerate().for_each(|(index, tile)| run(index, tile)),
+            true => for_each_mut(&mut batches, run),
+            false => batches.iter_mut().enumerate().for_each(|(index, batch)| run(index, batch)),
         }
-        let count = tiles.len() * steps * 2;
         // SAFETY: `pack` writes all tiles of all steps.
         unsafe { packed.planes.set_len(count) };
         packed
     }
 
-    /// The planes and parameters of a tile of rows for some groups of so many codes.
+    /// The planes of a batch of `ROWS` tiles of rows and the parameters of each of these, for some groups of so many codes.
+    /// A tile past the last row has those of the one before.
     #[inline(always)]
-    fn part(&self, tile: usize, groups: &Range<usize>, group: usize) -> (&[Tile], &[[Line; 2]]) {
-        let planes = &self.planes[tile * self.steps * 2..][..self.steps * 2];
+    fn part<const ROWS: usize>(
+        &self,
+        batch: usize,
+        groups: &Range<usize>,
+        group: usize,
+    ) -> (&[Tile], [&[[Line; 2]]; ROWS]) {
+        let planes = &self.planes[batch * self.steps * PLANES..][..self.steps * PLANES];
         let steps = groups.start * group / STEP..(groups.end * group).div_ceil(STEP);
-        let params = &self.params[tile * self.groups..][..self.groups];
-        (&planes[steps.start * 2..steps.end * 2], &params[groups.clone()])
+        let last = self.params.len() / self.groups - 1;
+        let params = std::array::from_fn(|tile| {
+            let tile = (batch * ROWS + tile).min(last);
+            &self.params[tile * self.groups..][groups.clone()]
+        });
+        (&planes[steps.start * PLANES..steps.end * PLANES], params)
     }
 }
 
-/// Packs the rows of a tile.
-#[target_feature(enable = "avx512f")]
-fn pack(
-    x: &Activations,
-    rows: &Range<usize>,
-    planes: &mut [MaybeUninit<Tile>],
-    params: &mut [[Line; 2]],
-) {
-    for (step, planes) in planes.chunks_exact_mut(2).enumerate() {
-        let mut high = [_mm512_setzero_si512(); LANES];
-        let mut low = high;
-        for (lane, row) in rows.clone().enumerate() {
-            let planes = x.planes(row);
-            let [a, b] =
-                [planes.high, planes.low].map(|plane| plane[step * STEP..][..STEP].as_ptr());
-            // SAFETY: the slices are a vector long.
-            (high[lane], low[lane]) =
-                unsafe { (_mm512_loadu_si512(a.cast()), _mm512_loadu_si512(b.cast())) };
-        }
-        transpose_into(high, &mut planes[0]);
-        transpose_into(low, &mut planes[1]);
+/// Tiles of rows that are multiplied together: as many as [`PLANES`] hold.
+fn in_batch(acts: Acts) -> usize {
+    match acts {
+        Acts::Words => 1,
+        Acts::Bytes => PLANES,
     }
-    for (lane, row) in rows.clone().enumerate() {
+}
+
+/// Packs the codes of the rows of a batch.
+#[target_feature(enable = "avx512f")]
+fn pack(x: &Activations, acts: Acts, rows: &Range<usize>, planes: &mut [MaybeUninit<Tile>]) {
+    for (step, planes) in planes.chunks_exact_mut(PLANES).enumerate() {
+        for (at, plane) in planes.iter_mut().enumerate() {
+            let mut square = [_mm512_setzero_si512(); LANES];
+            let skipped = if acts == Acts::Bytes { at * TILE_ROWS } else { 0 };
+            for (lane, row) in rows.clone().skip(skipped).take(TILE_ROWS).enumerate() {
+                let both = x.planes(row);
+                let codes = if acts == Acts::Words && at == 0 { both.high } else { both.low };
+                let codes = codes[step * STEP..][..STEP].as_ptr();
+                // SAFETY: the slice is a vector long.
+                square[lane] = unsafe { _mm512_loadu_si512(codes.cast()) };
+            }
+            transpose_into(square, plane);
+        }
+    }
+}
+
+/// Packs the scales and sums of the rows of a batch: `[tile of rows, group]`.
+fn pack_params(x: &Activations, rows: &Range<usize>, params: &mut [[Line; 2]]) {
+    let tiles = rows.len().div_ceil(TILE_ROWS);
+    for (at, row) in rows.clone().enumerate() {
         let values = x.scales(row).iter().zip(x.sums(row));
+        let groups = params.len() / tiles;
+        let params = &mut params[at / TILE_ROWS * groups..][..groups];
         for (params, (scale, sum)) in params.iter_mut().zip(values) {
-            params[0].set_lane(lane, *scale);
-            params[1].set_lane(lane, *sum);
+            params[0].set_lane(at % TILE_ROWS, *scale);
+            params[1].set_lane(at % TILE_ROWS, *sum);
         }
     }
 }
 
 impl Task<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-    fn run_tiles(&self, tiles: &Tiles, packed: &Packed, scratch: &mut Scratch) {
+    fn run_tiles<const ROWS: usize>(&self, tiles: &Tiles, packed: &Packed, scratch: &mut Scratch) {
         let count = self.outputs.len().div_ceil(STRIP * TILE_ROWS) * STRIP;
-        let row_tiles = self.rows.len().div_ceil(TILE_ROWS);
+        let batches = self.rows.len().div_ceil(ROWS * TILE_ROWS);
         let mut params = [const { [const { Params::<1>::ZERO }; STRIP] }; TILES / STRIP];
         let params = &mut params[..count / STRIP];
         let mut dots = Dots::default();
-        for first in (0..row_tiles).step_by(PASS) {
-            let pass = first..(first + PASS).min(row_tiles);
-            let sums = kept(&mut scratch.sums, pass.len() * count * TILE_ROWS, Line::ZERO);
-            let sums = sums.as_chunks_mut().0.as_chunks_mut().0;
+        for first in (0..batches).step_by(PASS / ROWS) {
+            let pass = first..(first + PASS / ROWS).min(batches);
+            let lines = pass.len() * count * ROWS * TILE_ROWS;
+            let sums = kept(&mut scratch.sums, lines, Line::ZERO);
+            let sums: &mut [Strip<ROWS>] =
+                sums.as_chunks_mut().0.as_chunks_mut().0.as_chunks_mut().0;
             for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
                 let groups = first..(first + PARAM_GROUPS).min(self.weight.groups());
                 for (tile, params) in params.as_flattened_mut().iter_mut().enumerate() {
@@ -225,15 +256,15 @@ impl Task<'_> {
         all
     }
 
-    /// Continues the chains of some tiles of rows with the groups of a block.
+    /// Continues the chains of some batches of `ROWS` tiles of rows with the groups of a block.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-    fn pass_tiles(
+    fn pass_tiles<const ROWS: usize>(
         &self,
         tiles: &Tiles,
-        rows: &Range<usize>,
+        batches: &Range<usize>,
         packed: &Packed,
         Weights { groups, codes, params }: &Weights<'_>,
-        sums: &mut [[Tile; STRIP]],
+        sums: &mut [Strip<ROWS>],
         dots: &mut Dots,
     ) {
         let group = self.weight.group;
@@ -243,20 +274,23 @@ impl Task<'_> {
             &self.outputs,
             groups.end * self.group_bytes(),
             PARAM_GROUPS * self.group_bytes(),
-            params.len() * rows.len() * groups.len(),
+            params.len() * batches.len() * groups.len(),
         );
         let finish = Finish { bias: self.bias, target: self.target };
-        for (row, sums) in rows.clone().zip(sums.chunks_exact_mut(params.len())) {
-            let finish = |strip: usize, sums: &[Tile; STRIP]| {
+        for (batch, sums) in batches.clone().zip(sums.chunks_exact_mut(params.len())) {
+            let finish = |strip: usize, sums: &Strip<ROWS>| {
                 for (tile, sums) in sums.iter().enumerate() {
                     let first = self.outputs.start + (strip * STRIP + tile) * TILE_ROWS;
                     let outputs = first..(first + TILE_ROWS).min(self.outputs.end);
-                    let rows = row * TILE_ROWS..((row + 1) * TILE_ROWS).min(self.rows.end);
-                    // SAFETY: `matmul` gives each of its tasks other outputs.
-                    unsafe { finish.write(sums, outputs, rows) };
+                    for (tile, sums) in sums.iter().enumerate() {
+                        let first = (batch * ROWS + tile) * TILE_ROWS;
+                        let rows = first..(first + TILE_ROWS).min(self.rows.end);
+                        // SAFETY: `matmul` gives each of its tasks other outputs.
+                        unsafe { finish.write(sums, outputs.clone(), rows) };
+                    }
                 }
             };
-            let (planes, x_params) = packed.part(row, groups, group);
+            let (planes, x_params) = packed.part(batch, groups, group);
             let block = Block {
                 codes,
                 params,
