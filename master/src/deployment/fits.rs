@@ -114,7 +114,7 @@ impl Fits {
                 may_be_less = true; // How much, a sample of the weights would say.
                 continue;
             }
-            let Some(checkpoint) = parted(&checkpoint, slices)? else { continue };
+            let Some(checkpoint) = parted(&checkpoint, slices) else { continue };
             let model = Model::new(checkpoint, scheme);
             let manifests = vec![None; model.checkpoint.config.layers.len()];
             let input = sizing::input(&model, &promise, &candidates, &manifests, Vec::new());

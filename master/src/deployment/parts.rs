@@ -3,9 +3,8 @@ use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, ModelSpec, Scheme};
 use cake_proto::limits;
-use tokio::task::block_in_place;
 
-use super::{Error, PlanRequest};
+use super::PlanRequest;
 use crate::cluster;
 
 /// Layers as they are.
@@ -27,34 +26,25 @@ pub(super) fn ways(request: &PlanRequest) -> Vec<(Scheme, usize)> {
 
 /// The checkpoint with its experts in so many slices; `None` where it has none, or more parts than a worker could be told
 /// of.
-pub(super) fn parted(
-    checkpoint: &Arc<Checkpoint>,
-    slices: usize,
-) -> Result<Option<Arc<Checkpoint>>, Error> {
+pub(super) fn parted(checkpoint: &Arc<Checkpoint>, slices: usize) -> Option<Arc<Checkpoint>> {
     if slices == WHOLE {
-        return Ok(Some(checkpoint.clone()));
+        return Some(checkpoint.clone());
     }
     let can_be = |parted: ModelSpec| {
         parted.layers.len() <= limits::BLOBS && cluster::sendable(&parted).is_ok()
     };
-    if !checkpoint.whole().sliced(slices).is_some_and(can_be) {
-        return Ok(None);
-    }
-    let again = block_in_place(|| Checkpoint::open_at(checkpoint.location.clone()))?;
-    Ok(again.sliced(slices).map(Arc::new))
+    let can_be = checkpoint.whole().sliced(slices).is_some_and(can_be);
+    can_be.then(|| checkpoint.sliced(slices).map(Arc::new)).flatten()
 }
 
 /// The same checkpoint with layers in finer parts than it has, coarse ones first, as far as a request leaves them open.
-///
-/// # Errors
-/// A checkpoint that cannot be opened any more.
 pub(super) fn finer(
     checkpoint: &Arc<Checkpoint>,
     request: &PlanRequest,
-) -> impl Iterator<Item = Result<Arc<Checkpoint>, Error>> {
+) -> impl Iterator<Item = Arc<Checkpoint>> {
     let is_open = request.slices.is_none() && request.pins.is_empty();
     let parts = checkpoint.config.layers.len();
     let others = SLICES.into_iter().filter(move |slices| is_open && *slices != WHOLE);
-    let others = others.filter_map(move |slices| parted(checkpoint, slices).transpose());
-    others.filter(move |other| other.as_ref().map_or(true, |it| it.config.layers.len() > parts))
+    let others = others.filter_map(move |slices| parted(checkpoint, slices));
+    others.filter(move |other| other.config.layers.len() > parts)
 }

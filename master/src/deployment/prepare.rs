@@ -64,7 +64,7 @@ pub(crate) async fn prepare(
     }
     let slack = if request.hurry { WORTH.recip() - 1.0 } else { 0.0 };
     for (scheme, slices) in ways(&request) {
-        let Some(checkpoint) = parted(&checkpoint, slices)? else {
+        let Some(checkpoint) = parted(&checkpoint, slices) else {
             if request.slices.is_some() {
                 let model = &checkpoint.location.name;
                 let expected = format!(

@@ -21,6 +21,9 @@ use crate::model::ModelSpec;
 use crate::model::Role;
 use crate::room::Room;
 
+/// Most bytes that the blobs of a checkpoint keep of what comes beside codes.
+pub(super) const MOST_BESIDE: usize = 32 << 20;
+
 /// An opened and fully checked checkpoint: each tensor the model needs is there, once, in the right
 /// shape. Only headers were read.
 ///
@@ -30,7 +33,7 @@ use crate::room::Room;
 /// # fn main() -> Result<(), cake_checkpoint::Error> {
 /// let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/llama");
 /// let checkpoint = Checkpoint::open(model)?;
-/// for tensor in &checkpoint.tensors {
+/// for tensor in checkpoint.tensors.iter() {
 ///     println!("{:?}: {} {:?}", tensor.role, tensor.stored.name, tensor.stored.shape);
 /// }
 /// assert!(!checkpoint.layer_tensors(0).is_empty());
@@ -44,8 +47,8 @@ pub struct Checkpoint {
     pub location: Location,
     /// What the model is.
     pub config: ModelSpec,
-    /// The same before its layers were parted, if they are.
-    pub(super) whole: Option<Box<ModelSpec>>,
+    /// What was before its layers were parted, if they are.
+    pub(super) whole: Option<Arc<Whole>>,
     /// Its tokenizer, chat template and defaults.
     pub texts: TextFiles,
     /// Defaults for generation.
@@ -53,13 +56,13 @@ pub struct Checkpoint {
     /// Its files.
     pub files: Vec<CheckpointFile>,
     /// Its tensors, by file and offset.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Arc<[Tensor]>,
     /// What is odd but does not matter, as sentences.
     pub warnings: Vec<String>,
     /// For each file: the handle its header was read from.
-    pub(super) handles: Vec<File>,
+    pub(super) handles: Arc<[File]>,
     /// For each file: its map, once someone asked for one.
-    pub(super) maps: Vec<Mutex<Option<Arc<FileMap>>>>,
+    pub(super) maps: Arc<[Mutex<Option<Arc<FileMap>>>]>,
     /// For each layer: its tensors in blob order, as indices into `tensors`.
     pub(super) layers: Vec<Vec<usize>>,
     pub(super) outer: OuterTensors,
@@ -69,8 +72,16 @@ pub struct Checkpoint {
     pub(crate) beside: Arc<Room>,
 }
 
-/// Indices into [`Checkpoint::tensors`].
+/// A model whose layers are not parted.
 #[derive(Debug)]
+pub(super) struct Whole {
+    config: ModelSpec,
+    /// As [`Checkpoint::layers`].
+    layers: Vec<Vec<usize>>,
+}
+
+/// Indices into [`Checkpoint::tensors`].
+#[derive(Clone, Debug)]
 pub(super) struct OuterTensors {
     pub(super) embedding: usize,
     pub(super) final_norm: usize,
@@ -107,9 +118,13 @@ impl Checkpoint {
     }
 
     /// The same checkpoint with its mixtures of experts in so many slices ([`ModelSpec::sliced`]): layers are then parts of
-    /// layers, and what chooses experts is in each slice. `None` where nothing is parted by that.
-    pub fn sliced(mut self, slices: usize) -> Option<Checkpoint> {
-        let config = self.whole().sliced(slices).filter(|_| self.whole.is_none())?;
+    /// layers, and what chooses experts is in each slice. `None` where nothing is parted by that. What the files said is
+    /// not read again, and is there once; how this one is parted is of no consequence.
+    pub fn sliced(&self, slices: usize) -> Option<Checkpoint> {
+        let whole = self.whole.clone().unwrap_or_else(|| {
+            Arc::new(Whole { config: self.config.clone(), layers: self.layers.clone() })
+        });
+        let config = whole.config.sliced(slices)?;
         let mut layers = Vec::with_capacity(config.layers.len());
         for (layer, spec) in config.layers.iter().enumerate() {
             let tensors = spec.tensors();
@@ -126,17 +141,30 @@ impl Checkpoint {
                     .map(|(module, _)| format!("{module}{}", Part::Weight.ending()));
                 owners.contains(leaf) || weight.is_some_and(|weight| owners.contains(&weight))
             };
-            let whole = &self.layers[config.number(layer)];
-            layers.push(whole.iter().filter(is_here).copied().collect());
+            let all = &whole.layers[config.number(layer)];
+            layers.push(all.iter().filter(is_here).copied().collect());
         }
-        self.whole = Some(Box::new(std::mem::replace(&mut self.config, config)));
-        self.layers = layers;
-        Some(self)
+        Some(Checkpoint {
+            location: self.location.clone(),
+            config,
+            whole: Some(whole),
+            texts: self.texts.clone(),
+            generation: self.generation.clone(),
+            files: self.files.clone(),
+            tensors: self.tensors.clone(),
+            warnings: self.warnings.clone(),
+            handles: self.handles.clone(),
+            maps: self.maps.clone(),
+            layers,
+            outer: self.outer.clone(),
+            group: self.group.clone(),
+            beside: Room::of(MOST_BESIDE),
+        })
     }
 
     /// What the model is, with its layers whole.
     pub fn whole(&self) -> &ModelSpec {
-        self.whole.as_deref().unwrap_or(&self.config)
+        self.whole.as_ref().map_or(&self.config, |whole| &whole.config)
     }
 
     /// Bytes of the tensors of one layer.
@@ -257,7 +285,7 @@ impl Checkpoint {
     /// [`Error::Io`] if a file's metadata cannot be read.
     pub fn identity(&self) -> Result<String, Error> {
         let mut hasher = Hasher::default();
-        for (file, handle) in self.files.iter().zip(&self.handles) {
+        for (file, handle) in self.files.iter().zip(self.handles.iter()) {
             let metadata =
                 handle.metadata().map_err(|cause| Error::io("read", &file.path, cause))?;
             hasher.update(&stamp(&metadata, file));

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::{Mutex, OnceLock};
 
-use super::checkpoint::{Checkpoint, OuterTensors};
+use super::checkpoint::{Checkpoint, MOST_BESIDE, OuterTensors};
 use super::ends::has_own_head;
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
@@ -20,9 +20,6 @@ use crate::locate::{Location, locate};
 use crate::model::{ModelSpec, Names, Role, unstack};
 use crate::range::LayerRange;
 use crate::room::Room;
-
-/// Most bytes that the blobs of a checkpoint keep of what comes beside codes.
-const MOST_BESIDE: usize = 32 << 20;
 
 impl Checkpoint {
     /// Finds (see [`locate`]) and opens a checkpoint.
@@ -99,7 +96,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         head: find(Role::Head(Part::Weight)),
     };
     let maps = files.iter().map(|_| Mutex::new(None)).collect();
-    let (files, handles) = files.into_iter().unzip();
+    let (files, handles): (_, Vec<File>) = files.into_iter().unzip();
     let checkpoint = Checkpoint {
         location,
         config,
@@ -107,9 +104,9 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         texts,
         generation,
         files,
-        tensors,
+        tensors: tensors.into(),
         warnings,
-        handles,
+        handles: handles.into(),
         maps,
         layers,
         outer,

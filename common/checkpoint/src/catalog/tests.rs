@@ -62,7 +62,7 @@ fn layer_1_is_not_layer_10() {
 #[test]
 fn a_map_and_a_read_give_the_same_bytes() {
     let checkpoint = golden("qwen3");
-    for tensor in &checkpoint.tensors {
+    for tensor in checkpoint.tensors.iter() {
         let mut bytes = vec![0; tensor.bytes as usize];
         checkpoint.read_at(tensor, 0, &mut bytes).unwrap();
         let mapped = checkpoint.map(tensor).unwrap();
@@ -301,6 +301,8 @@ fn digests_of_parts_are_remembered_for_one_way_to_part_alone() {
     let identities: Vec<String> = ways.iter().flatten().map(|it| it.identity().unwrap()).collect();
     assert_eq!(identities.len(), 3);
     assert!(identities[0] != identities[1] && identities[1] != identities[2]);
+    let again = ways[2].as_ref().and_then(|thirds| thirds.sliced(2)).unwrap();
+    assert_eq!(again.identity().unwrap(), identities[1], "parts are made of whole layers");
     // All of the layer's tensors are in its parts, what chooses experts in each slice.
     let [whole, halves, _] = ways.map(Option::unwrap);
     let names = |it: &crate::Checkpoint, layers: std::ops::Range<usize>| -> Vec<String> {

@@ -253,7 +253,7 @@ impl Row {
             }
         }
         let mut all: BTreeMap<String, BTreeMap<usize, Numbers>> = BTreeMap::new();
-        for tensor in &model.tensors {
+        for tensor in model.tensors.iter() {
             let (name, expert) = self.name(&tensor.name);
             let mut values = numbers(model, tensor);
             if self.folded && name.contains("norm") {

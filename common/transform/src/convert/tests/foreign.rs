@@ -40,7 +40,7 @@ fn check(name: &str, before: &Checkpoint, path: &Path) {
     let after = Checkpoint::open(path.to_str().unwrap()).unwrap();
     assert_eq!(after.config.architecture, before.config.architecture);
     assert_eq!(after.tensors.len(), before.tensors.len(), "{name}");
-    for tensor in &before.tensors {
+    for tensor in before.tensors.iter() {
         let mut expected = numbers(before, &tensor.name);
         if name.starts_with("gemma3") && tensor.name.contains("norm") {
             expected.iter_mut().for_each(|number| *number -= 1.0);
@@ -92,7 +92,7 @@ fn blocks_are_no_numbers_of_the_hubs_and_those_of_rows_in_pairs_become_plain_in_
     job.run(OPTIONS, &Quiet).unwrap();
     let after = Checkpoint::open(path.to_str().unwrap()).unwrap();
     let mut kept = 0;
-    for tensor in &before.tensors {
+    for tensor in before.tensors.iter() {
         let (expected, found) = (numbers(&before, &tensor.name), numbers(&after, &tensor.name));
         let stored = after.tensor(&tensor.name).unwrap().encoding;
         kept += usize::from(matches!(stored, Some(Encoding::Ggml(_))));
