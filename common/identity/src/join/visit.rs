@@ -11,14 +11,14 @@ pub enum Event {
         worker_id: String,
         /// What it calls itself.
         name: String,
-        /// Where it listens (HOST:PORT, or [`lines::address`]).
+        /// Where it listens (HOST:PORT, or [`lines::address`](crate::lines::address)).
         address: String,
     },
     /// A member said where it listens.
     Hello {
         /// Its id.
         worker_id: String,
-        /// Where (HOST:PORT, or [`lines::address`]).
+        /// Where (HOST:PORT, or [`lines::address`](crate::lines::address)).
         address: String,
     },
     /// A member opened a line.
