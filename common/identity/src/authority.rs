@@ -46,8 +46,8 @@ struct Kept {
 }
 
 impl Authority {
-    /// Completes once everybody who has been admitted at a door of this process has been told so, and whoever hears of the
-    /// door's visits has dropped theirs: a door that closes as the last one is in the book would else close before
+    /// Completes once everybody who has been admitted at a door of this process has been told so, and whoever hears of their
+    /// visits has dropped these: a door that closes as the last one is in the book would else close before
     /// both know.
     pub async fn has_told(&self) {
         drop(self.telling.write().await);

@@ -88,6 +88,26 @@ async fn a_door_that_closes_as_the_last_has_joined_has_told_it_so_and_whoever_he
     }
 }
 
+#[tokio::test]
+async fn a_door_waits_for_whoever_holds_what_it_heard_or_has_gone() {
+    for is_heard in [true, false] {
+        let Master { authority, door, mut visits, _directory, .. } = Master::new(HOUR).await;
+        let token = authority.issue_token(HOUR, 1).expect("issued");
+        join::join(&door, &token, "phone", &random_token(), listen()).await.expect("joined");
+        let visit = visits.recv().await.expect("somebody joined");
+        tokio::select! {
+            biased;
+            () = authority.has_told() => panic!("nobody has noted it yet"),
+            () = std::future::ready(()) => {}
+        }
+        match is_heard {
+            true => drop(visit),
+            false => drop((visits, visit)),
+        }
+        authority.has_told().await;
+    }
+}
+
 fn listen() -> Option<SocketAddr> {
     "0.0.0.0:7117".parse().ok()
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, ModelSpec, Scheme};
 use cake_proto::limits;
+use tokio::task::block_in_place;
 
 use super::PlanRequest;
 use crate::cluster;
@@ -34,7 +35,9 @@ pub(super) fn parted(checkpoint: &Arc<Checkpoint>, slices: usize) -> Option<Arc<
         parted.layers.len() <= limits::BLOBS && cluster::sendable(&parted).is_ok()
     };
     let can_be = checkpoint.whole().sliced(slices).is_some_and(can_be);
-    can_be.then(|| checkpoint.sliced(slices).map(Arc::new)).flatten()
+    // Every tensor of every layer is looked at for each of its parts.
+    let sliced = || block_in_place(|| checkpoint.sliced(slices));
+    can_be.then(sliced).flatten().map(Arc::new)
 }
 
 /// The same checkpoint with layers in finer parts than it has, coarse ones first, as far as a request leaves them open.

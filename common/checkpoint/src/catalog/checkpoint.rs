@@ -118,13 +118,13 @@ impl Checkpoint {
     }
 
     /// The same checkpoint with its mixtures of experts in so many slices ([`ModelSpec::sliced`]): layers are then parts of
-    /// layers, and what chooses experts is in each slice. `None` where nothing is parted by that. What the files said is
-    /// not read again, and is there once; how this one is parted is of no consequence.
+    /// layers, and what chooses experts is in each slice. `None` where nothing is parted by that. Nothing is
+    /// read again, and tensors, open files and maps are shared; how this one is parted is of no consequence.
     pub fn sliced(&self, slices: usize) -> Option<Checkpoint> {
+        let config = self.whole().sliced(slices)?;
         let whole = self.whole.clone().unwrap_or_else(|| {
             Arc::new(Whole { config: self.config.clone(), layers: self.layers.clone() })
         });
-        let config = whole.config.sliced(slices)?;
         let mut layers = Vec::with_capacity(config.layers.len());
         for (layer, spec) in config.layers.iter().enumerate() {
             let tensors = spec.tensors();
@@ -137,9 +137,10 @@ impl Checkpoint {
                 .collect();
             let is_here = |index: &&usize| {
                 let Role::Layer { leaf, .. } = &self.tensors[**index].role else { return false };
-                let weight = Part::split(leaf)
-                    .map(|(module, _)| format!("{module}{}", Part::Weight.ending()));
-                owners.contains(leaf) || weight.is_some_and(|weight| owners.contains(&weight))
+                let weight = |(module, _)| format!("{module}{}", Part::Weight.ending());
+                let is_owned =
+                    || Part::split(leaf).map(weight).is_some_and(|it| owners.contains(&it));
+                owners.contains(leaf) || is_owned()
             };
             let all = &whole.layers[config.number(layer)];
             layers.push(all.iter().filter(is_here).copied().collect());

@@ -31,7 +31,7 @@ use super::affine::{exact, plain};
 #[cfg(target_arch = "x86_64")]
 use super::amx::float::{few::NarrowTiles, prompt::PromptTiles};
 use super::case::{Case, RowClass};
-use super::coded::{Decoded, Unpacked};
+use super::coded::{Decoded, UNPACKED, UNPACKED_FOR_TILES, Unpacked};
 use super::float;
 use super::fp8::Fp8;
 #[cfg(target_arch = "x86_64")]
@@ -158,7 +158,7 @@ pub(crate) static GEMMS: &[Entry] = &[
             case.isa == Isa::Amx && is_fast(case) && unpacked(case).is_some_and(|group| group >= 32)
         },
         bits: BitClass::Common,
-        kernel: x86!(Unpacked(tiles::ByteTiles)),
+        kernel: x86!(Unpacked { kernel: tiles::ByteTiles, outputs: UNPACKED_FOR_TILES }),
     },
     Entry {
         name: "unpacked-avx2",
@@ -166,13 +166,13 @@ pub(crate) static GEMMS: &[Entry] = &[
             (case.isa == Isa::Amx || has_avx2(case)) && is_fast(case) && unpacked(case).is_some()
         },
         bits: BitClass::Common,
-        kernel: x86!(Unpacked(avx2::WordPairs)),
+        kernel: x86!(Unpacked { kernel: avx2::WordPairs, outputs: UNPACKED }),
     },
     Entry {
         name: "unpacked-words",
         takes: |case| is_fast(case) && unpacked(case).is_some(),
         bits: BitClass::Common,
-        kernel: Some(&Unpacked(plain::Words)),
+        kernel: Some(&Unpacked { kernel: plain::Words, outputs: UNPACKED }),
     },
     Entry {
         name: "fp8",

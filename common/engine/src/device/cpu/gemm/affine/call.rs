@@ -66,10 +66,9 @@ impl<'a> Call<'a> {
 
 /// Outputs of a task when every thread gets some, a multiple of `multiple`; each has `row_bytes` bytes of codes.
 pub(crate) fn share(outputs: usize, row_bytes: usize, multiple: usize) -> usize {
-    let tasks = match current_threads() {
-        1 => 1, // Nobody to leave anything to.
-        threads => threads * TASKS_PER_THREAD,
+    let share = match current_threads() {
+        1 => outputs, // Nobody waits, and nobody takes a part.
+        threads => outputs.div_ceil(threads * TASKS_PER_THREAD).min(TASK_BYTES / row_bytes),
     };
-    let share = outputs.div_ceil(tasks).min(TASK_BYTES / row_bytes);
     share.next_multiple_of(multiple).max(multiple)
 }

@@ -266,6 +266,22 @@ fn what_is_not_finite_stays_so_and_stays_in_its_row() {
 }
 
 #[test]
+fn more_rows_than_pass_at_a_time_do_not_change_a_bit() {
+    let mut random = Random::new(26);
+    for acts in [Acts::Words, Acts::Bytes] {
+        let stored =
+            Stored::random(&mut random, (150, 128), ((Bits::Four, acts), 32, FloatType::F16));
+        // 32 tiles of 16 rows, two more, and a row.
+        let x = signed(&mut random, 545 * stored.inputs);
+        for tier in Tier::all().iter().copied().filter(|tier| tier.is_fused()) {
+            let found = multiply(tier, Numerics::Fast, &stored, None, &x);
+            let plain = product(&Words, tier, Weight::Affine(stored.matrix()), None, &x);
+            assert!(found == plain, "{tier:?} {acts:?}");
+        }
+    }
+}
+
+#[test]
 fn zeros_give_the_bias_and_no_rows_give_nothing() {
     let mut random = Random::new(25);
     let stored =

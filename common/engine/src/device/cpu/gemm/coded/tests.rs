@@ -2,10 +2,10 @@
 
 use cake_checkpoint::{Affine, Dtype, Encoding, GgmlType, MappedMatrix, MappedTensor, Memory};
 
-use super::Unpacked;
+use super::{UNPACKED, Unpacked};
 use crate::device::cpu::gemm::affine::plain::Words;
-use crate::device::cpu::gemm::case::RowClass;
-use crate::device::cpu::gemm::table::choose;
+use crate::device::cpu::gemm::case::{Case, RowClass};
+use crate::device::cpu::gemm::table::{choose, entry};
 use crate::device::cpu::gemm::weight::Acts;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
@@ -13,6 +13,8 @@ use crate::matrix::StoredMatrix;
 use crate::options::{Numerics, Precision};
 use crate::testing::{Random, half_ends, prepared_product, product, rounded};
 
+/// What all kernels are compared with.
+const PLAIN: Unpacked<Words> = Unpacked { kernel: Words, outputs: UNPACKED };
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
 
@@ -79,7 +81,17 @@ fn multiply(
     x: &[f32],
 ) -> Vec<f32> {
     let weight = matrix.weight(0..matrix.rows());
-    product(choose(tier, weight.encoding(), RowClass::Decode, numerics), tier, weight, bias, x)
+    let (encoding, prefill) = (weight.encoding(), RowClass::Prefill(Precision::Bf16x2));
+    let multiply = |rows| product(choose(tier, encoding, rows, numerics), tier, weight, bias, x);
+    let name = |rows| entry(&Case { isa: tier.isa(), encoding, rows, numerics }).name;
+    let found = multiply(RowClass::Decode);
+    // Rows of a prompt give the same bits, by whichever kernel.
+    assert!(
+        name(RowClass::Decode) == name(prefill) || found == multiply(prefill),
+        "{encoding:?} {tier:?} {} rows",
+        x.len() / matrix.columns()
+    );
+    found
 }
 
 #[test]
@@ -157,7 +169,7 @@ fn every_kernel_computes_what_plain_code_does_with_unpacked_codes() {
                 for tier in Tier::fused() {
                     let found = multiply(tier, Numerics::Fast, &matrix, Some(&bias), &x);
                     let weight = matrix.weight(0..outputs);
-                    let plain = product(&Unpacked(Words), tier, weight, Some(&bias), &x);
+                    let plain = product(&PLAIN, tier, weight, Some(&bias), &x);
                     assert!(
                         found == plain,
                         "{encoding} {precision:?} {tier:?} {shape:?} {rows} rows"
@@ -251,7 +263,7 @@ fn tiles_of_every_size_compute_what_plain_code_does() {
                 random_matrix(&mut random, encoding, shape).beside(precision, Numerics::Int8);
             for tier in Tier::fused() {
                 let weight = matrix.weight(0..shape[0]);
-                let plain = product(&Unpacked(Words), tier, weight, None, &x);
+                let plain = product(&PLAIN, tier, weight, None, &x);
                 for (threads, rows) in TOGETHER {
                     let pool = Pool::new(threads).unwrap();
                     for &rows in rows {

@@ -18,11 +18,11 @@ use crate::device::cpu::pool::{Tasks, current_threads};
 /// Outputs unpacked at once beside few rows: they stay in a core's first caches until they are multiplied.
 const FEW_OUTPUTS: usize = LANES;
 /// The same beside many rows, which all pass over them.
-const MANY_OUTPUTS: usize = 8 * LANES;
+pub(crate) const UNPACKED: usize = 4 * LANES;
+/// The same for kernels with tile registers: activations come from further away the fewer they are.
+pub(crate) const UNPACKED_FOR_TILES: usize = 8 * LANES;
 /// Rows that are few.
 const FEW_ROWS: usize = 3;
-/// Outputs of a task at most.
-const TASK_OUTPUTS: usize = 8 * LANES;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
 
@@ -42,17 +42,22 @@ thread_local! {
     static HELD: RefCell<Held> = RefCell::default();
 }
 
-/// The product that `0` computes with codes of a byte, with what is unpacked to such.
-pub(crate) struct Unpacked<G>(pub(crate) G);
+/// A product with what is unpacked to codes of a byte.
+pub(crate) struct Unpacked<G> {
+    /// What multiplies these.
+    pub(crate) kernel: G,
+    /// How many outputs are unpacked at once beside many rows: a multiple of [`UNPACKED`].
+    pub(crate) outputs: usize,
+}
 
 // SAFETY: the kernel writes all rows of the outputs that it is given, and these are all outputs.
 unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
     fn form(&self, encoding: Encoding) -> Form {
-        self.0.form(encoding)
+        self.kernel.form(encoding)
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        self.0.prepare(tier, weight, x)
+        self.kernel.prepare(tier, weight, x)
     }
 
     fn tasks<'a>(
@@ -64,13 +69,13 @@ unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
-        let (weight, kernel) = (weight.coded(), self.0);
-        let at_once = if rows <= FEW_ROWS { FEW_OUTPUTS } else { MANY_OUTPUTS };
-        let share = match rows <= FEW_ROWS {
-            true => outputs.div_ceil(current_threads() * TASKS_PER_THREAD),
-            false => TASK_OUTPUTS,
+        let (weight, kernel, many) = (weight.coded(), self.kernel, self.outputs);
+        let (at_once, each, least) = match rows <= FEW_ROWS {
+            true => (FEW_OUTPUTS, TASKS_PER_THREAD, LANES),
+            false => (many, 2, UNPACKED),
         };
-        let share = share.next_multiple_of(LANES).clamp(LANES, TASK_OUTPUTS);
+        let share = outputs.div_ceil(current_threads() * each);
+        let share = share.next_multiple_of(least).clamp(least, many);
         let run = move |task: usize| {
             let all = task * share..((task + 1) * share).min(outputs);
             HELD.with_borrow_mut(|held| {
@@ -86,11 +91,11 @@ unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
     }
 
     fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
-        let Scratch { activations, .. } = self.0.scratch(inputs, rows);
+        let Scratch { activations, .. } = self.kernel.scratch(inputs, rows);
         let groups = inputs.div_ceil(SHORT_GROUP as u64);
         // Codes, and scales and biases as numbers and as bytes.
         let held = inputs.saturating_add(groups.saturating_mul(4 * size_of::<f32>() as u64));
-        let held = held.saturating_mul(MANY_OUTPUTS as u64);
+        let held = held.saturating_mul(self.outputs as u64);
         // What the kernel itself keeps, its own entry counts.
         Scratch { activations, thread: held, buffers: "unpacked outputs" }
     }

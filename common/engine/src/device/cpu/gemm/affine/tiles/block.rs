@@ -1,4 +1,4 @@
-//! Products of the strips of a task with one tile of rows.
+//! Products of the strips of a task with a batch of rows: one tile of them, or two where activations have one plane.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -35,7 +35,7 @@ pub(crate) struct Block<'a, const ROWS: usize> {
     pub(crate) finish: Option<&'a Write<'a, ROWS>>,
 }
 
-/// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
+/// Sums of products of a strip with a batch: `[tile of the strip, plane]`.
 type Sums = [[Tile; PLANES]; STRIP];
 
 /// Buffers for the sums of two rounds, of which one is scaled while the other is made.

@@ -5,7 +5,7 @@
 //! tiles, where codes are bytes. With many (`many`), the codes of some
 //! groups of some outputs are copied, widened to bytes, into tiles; all rows pass over them. A group
 //! takes a product with each plane of the activations, whose sums are joined and scaled while the next
-//! group is multiplied.
+//! group is multiplied; of activations of 8 bits, which have one plane, two tiles of rows take the places of both.
 
 pub(crate) mod block;
 pub(crate) mod few;
