@@ -9,4 +9,4 @@ mod unpacked;
 
 pub(crate) use decoded::Decoded;
 pub(super) use decoded::{TASKS_PER_THREAD, multiplied};
-pub(crate) use unpacked::{UNPACKED, UNPACKED_FOR_TILES, Unpacked};
+pub(crate) use unpacked::{UNPACKED, Unpacked};

@@ -19,8 +19,6 @@ use crate::device::cpu::pool::{Tasks, current_threads};
 const FEW_OUTPUTS: usize = LANES;
 /// The same beside many rows, which all pass over them.
 pub(crate) const UNPACKED: usize = 4 * LANES;
-/// The same for kernels with tile registers: activations come from further away the fewer they are.
-pub(crate) const UNPACKED_FOR_TILES: usize = 8 * LANES;
 /// Rows that are few.
 const FEW_ROWS: usize = 3;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
