@@ -33,8 +33,16 @@ pub struct ModelNow {
     pub phase: Phase,
     /// Why it is not further.
     pub reason: Option<String>,
+    /// What its weights are turned into.
+    pub encoding: String,
     /// Longest sequence in tokens.
     pub context: usize,
+    /// Sequences at once.
+    pub parallel: usize,
+    /// Its layers, or parts of them.
+    pub layers: usize,
+    /// Its layers where the chain has parts of them.
+    pub parts_of: Option<usize>,
     /// Its chain.
     pub devices: Vec<DeviceNow>,
 }
@@ -130,7 +138,11 @@ impl Board {
             model: one.model,
             phase: one.phase,
             reason: one.reason,
+            encoding: one.encoding,
             context: one.context,
+            parallel: one.parallel,
+            layers: one.layers,
+            parts_of: one.parts_of,
             devices: one.devices,
         };
         Watched { snapshot, models: all.into_iter().map(model).collect() }
@@ -192,7 +204,7 @@ mod tests {
     fn a_service_is_as_far_as_its_best_model() {
         let board = Board::new("");
         board.idle(None);
-        assert_eq!(board.phase(), (Phase::Idle, Some("no model is loaded".to_owned())));
+        assert_eq!(board.phase(), (Phase::Idle, None));
         let one = board.begins("one");
         assert_eq!((board.phase().0, board.model()), (Phase::Planning, "one".to_owned()));
         one.planned(planned(vec![Present { duty: Duty::Layers, ..spare("a") }, spare("b")]));

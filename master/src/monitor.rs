@@ -174,7 +174,7 @@ pub struct Snapshot {
     pub model: String,
     /// How far the service is.
     pub phase: Phase,
-    /// Why the phase is what it is, where that needs saying.
+    /// Why the phase is what it is, where that needs saying: not where no model is loaded as nobody asked for one.
     pub reason: Option<String>,
     /// What the weights are turned into.
     pub encoding: String,
@@ -227,9 +227,8 @@ impl Monitor {
 
     /// No model is loaded, for this reason if there is one beside that nobody asked.
     pub fn idle(&self, why: Option<&str>) {
-        let reason =
-            why.map_or("no model is loaded".to_owned(), |why| format!("no model is loaded: {why}"));
-        *self.state() = State::new("", Phase::Idle, Some(reason));
+        let reason = why.map(|why| format!("no model is loaded: {why}"));
+        *self.state() = State::new("", Phase::Idle, reason);
     }
 
     /// The model's name for clients; empty if there is none.

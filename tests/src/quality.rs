@@ -43,6 +43,14 @@ impl Weights {
         let layers = 0..self.model.checkpoint.config.layers.len();
         layers.map(|layer| self.model.blob_bytes(layer)).sum()
     }
+
+    /// Bits of the layers' blobs per number of the layers.
+    pub fn bits_per_weight(&self) -> f64 {
+        let layers = self.model.checkpoint.config.layers.iter();
+        let numbers = layers.flat_map(|layer| layer.tensors());
+        let numbers: u64 = numbers.map(|tensor| tensor.shape.iter().product::<u64>()).sum();
+        8.0 * self.layer_bytes() as f64 / numbers as f64
+    }
 }
 
 /// A whole model in this process.

@@ -27,6 +27,8 @@ const FILES: &[File] = &[
     ("export.js", SCRIPT, include_str!("../page/export.js")),
     ("settings.js", SCRIPT, include_str!("../page/settings.js")),
     ("models.js", SCRIPT, include_str!("../page/models.js")),
+    ("shelf.js", SCRIPT, include_str!("../page/shelf.js")),
+    ("shown.js", SCRIPT, include_str!("../page/shown.js")),
     ("markdown.js", SCRIPT, include_str!("../page/markdown.js")),
     ("inline.js", SCRIPT, include_str!("../page/inline.js")),
     ("highlight.js", SCRIPT, include_str!("../page/highlight.js")),

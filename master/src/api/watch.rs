@@ -36,6 +36,8 @@ pub(super) struct Cluster {
     totals: Totals,
     /// When the service began, in seconds since 1970.
     since_seconds: u64,
+    /// Whether models of the Hub can be fetched, and are at hand then.
+    can_pull: bool,
 }
 
 impl Cluster {
@@ -47,6 +49,7 @@ impl Cluster {
             watched: server.board.snapshot(),
             load: server.desk.load(),
             rates: server.board.metrics.token_rates(),
+            can_pull: server.shelf.has_hub(),
         }
     }
 }

@@ -175,6 +175,31 @@ export async function* serverSentEvents(body) {
   }
 }
 
+/** The objects of a body that has one in each line; throws what an object's `error` says. */
+export async function* jsonLines(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reached(reader.read(), "The connection to the master broke off.");
+      const lines = done ? [rest] : (rest + value).split("\n");
+      rest = done ? "" : lines.pop();
+      for (const line of lines.filter((line) => line.trim() !== "")) {
+        const said = JSON.parse(line);
+        if (said.error) {
+          throw saidByMaster({ message: said.error });
+        }
+        yield said;
+      }
+      if (done) {
+        return;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
 /**
  * Follows the cluster for as long as the page is open: `onState` gets what each event says, `onDown` why
  * there is none for a while. The result tries again at once when it is called.

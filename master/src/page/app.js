@@ -3,11 +3,11 @@
 //   api.js       talks to the master: the key, requests, server-sent events
 //   chat.js      the conversation that is shown; talk.js is its tree of turns, turn.js draws a question and its answer
 //   library.js   the list of conversations, which store.js keeps in the browser and export.js writes to files
-//   settings.js  what a conversation is answered with; models.js which model is asked
+//   settings.js  what a conversation is answered with; models.js which model is asked, shelf.js those at hand
 //   markdown.js  draws the blocks of an answer, inline.js what is inside a line, highlight.js the colours of code,
 //                math.js formulas by the tables of symbols.js
-//   cluster.js   draws the devices that have layers, and their numbers; members.js the others, and what is done with
-//                each by household.js; invite.js shows how another one joins
+//   cluster.js   draws the devices that have layers, and their numbers; shown.js says of which model; members.js the
+//                others, and what is done with each by household.js; invite.js shows how another one joins
 //   words.js     numbers and sentences for people; copy.js the clipboard
 //
 // Here they are joined: the cluster's events say what is shown and whether questions can be asked.
@@ -20,6 +20,8 @@ import { Library } from "./library.js";
 import { Members } from "./members.js";
 import { Models } from "./models.js";
 import { Settings } from "./settings.js";
+import { Shelf } from "./shelf.js";
+import { Shown } from "./shown.js";
 import { openStore } from "./store.js";
 
 /** Where the browser keeps the colours that somebody chose. */
@@ -32,13 +34,19 @@ startViews();
 startInvite();
 onKeyNeeded(askForKey);
 const settings = new Settings(() => chat?.changed());
-const models = new Models(() => {
-  settings.setContext(models.context);
-  chat?.changed();
+const models = new Models({
+  onChange: () => {
+    settings.setContext(models.context);
+    chat?.changed();
+  },
+  onList: (all) => shelf.show(all),
 });
+const shelf = new Shelf(() => models.learnAgain());
+const shown = new Shown(() => draw());
 const members = new Members();
 const cluster = new Cluster(byId("cluster"), members);
 let chat = null;
+let lastState = null; // What the cluster told last, while it tells anything.
 let readyModel = null; // Which models were loaded when the cluster was last known to be ready.
 start();
 
@@ -55,8 +63,10 @@ function onState(state) {
   byId("phase").textContent = state.phase;
   byId("phase").dataset.phase = state.phase;
   cluster.setStale(false);
-  members.show(state);
-  cluster.show(state);
+  lastState = state;
+  shelf.allowPull(state.can_pull);
+  shown.learn(state);
+  draw();
   const { text, share } = whatGoesOn(state);
   const isReady = state.phase === "ready" || state.phase === "idle"; // Whoever asks has a model loaded.
   chat.allow(isReady, text, share);
@@ -66,6 +76,15 @@ function onState(state) {
     models.learn(state.model, state.context);
   }
   readyModel = isReady ? loaded : null;
+}
+
+/** Draws the devices of the model that is chosen. */
+function draw() {
+  if (lastState) {
+    const state = shown.of(lastState);
+    members.show(lastState, state);
+    cluster.show(state);
+  }
 }
 
 function onDown(trouble) {

@@ -1,7 +1,7 @@
 // The cluster as a picture: its devices in the order in which a token passes them. Nodes stay, and only
 // what has changed is written, so that nothing jumps under whoever reads, looks or listens.
 
-import { bytes, duration, layerRange, machineInWords, numbersInWords, partsOf, perSecond, say, sentence } from "./words.js";
+import { bytes, duration, layerRange, layersInWords, machineInWords, partsOf, perSecond, say, sentence } from "./words.js";
 
 /** Seconds of tokens per second that are drawn; one comes about every second. */
 const SPEEDS = 60;
@@ -15,9 +15,6 @@ const PHASES = {
   recovering: "A device was lost: its layers move to who is left. Answers wait for that.",
 };
 
-/** The master's reason where none is loaded because nobody asked, which is no trouble. */
-const NOBODY_ASKED = "no model is loaded";
-
 /** Why no question can be asked now, and which share of the waiting is over, both as words. */
 export function whatGoesOn({ phase, reason, devices }) {
   if (phase === "broken") {
@@ -28,13 +25,6 @@ export function whatGoesOn({ phase, reason, devices }) {
   const there = sum(pushes.map(bytesThere));
   const share = phase === "pushing" && total > 0 ? `${Math.floor((100 * there) / total)} %` : "";
   return { text: PHASES[phase] ?? `The cluster is ${phase}.`, share };
-}
-
-/** The model whose chain is drawn, and those that are loaded beside it. */
-function modelsInWords({ model, models }) {
-  const others = (models ?? []).filter((other) => other.model !== model);
-  const beside = others.map((other) => (other.phase === "ready" ? other.model : `${other.model} (${other.phase})`));
-  return beside.length > 0 ? `${model}; also ${beside.join(", ")}` : (model ?? "…");
 }
 
 export class Cluster {
@@ -72,10 +62,11 @@ export class Cluster {
     const parts = this.#parts;
     const { phase, reason, load, rates } = state;
     const blocks = load?.kv_blocks;
-    say(parts.model, modelsInWords(state));
+    say(parts.model, state.model ?? "…");
     say(parts.facts, facts(state));
-    const isCalm = phase === "planning" || (phase === "idle" && reason === NOBODY_ASKED);
-    const why = reason === NOBODY_ASKED ? PHASES.idle : reason;
+    const isUnasked = phase === "idle" && !reason; // No model is loaded, as nobody asked for one: no trouble.
+    const isCalm = phase === "planning" || isUnasked;
+    const why = isUnasked ? PHASES.idle : reason;
     const told = [why, ...(state.set_aside ?? []).map(asideInWords)].filter(Boolean).map(sentence);
     parts.reason.hidden = told.length === 0;
     parts.reason.toggleAttribute("data-calm", isCalm && !state.set_aside?.length);
@@ -103,7 +94,7 @@ export class Cluster {
     this.#parts.speed.setAttribute("points", points.join(" "));
   }
 
-  #drawChain({ devices, layers, parts_of: whole, reason, members }) {
+  #drawChain({ devices, model, models, layers, parts_of: whole, reason, members }) {
     const chain = devices ?? [];
     while (this.#stages.length > chain.length) {
       this.#stages.pop().stage.remove();
@@ -123,6 +114,8 @@ export class Cluster {
       say(parts.hop, [...hop, ...(isRelayed ? ["relayed by the master"] : [])].join(", "));
       const present = members?.find((member) => member.worker_id === device.worker_id);
       drawDevice(parts, device, layers, Boolean(whole), reason, present);
+      const others = (models ?? []).filter((other) => other.model !== model);
+      drawMemory(parts, device.memory, others.flatMap((other) => memoryOn(device, other)));
       const name = this.#members.nameOf(device.worker_id) ?? device.name;
       say(parts.name, name);
       this.#members.setManage(parts.manage, device.worker_id, name);
@@ -153,7 +146,6 @@ function drawDevice(parts, device, allLayers, areParts, reason, present) {
     parts.strip.style.setProperty("--to", range.end / allLayers);
   }
   drawPush(parts, push);
-  drawMemory(parts, memory);
 }
 
 /** How fast a device generates and reads, each with the time of a step. */
@@ -179,23 +171,36 @@ function drawPush(parts, push) {
   say(parts.sent, `${bytes(sent)} sent of ${bytes(Math.max(total - reused, 0))}${there}`);
 }
 
-function drawMemory(parts, memory) {
+/** What a model has planned of a device's memory, if anything. */
+function memoryOn({ local, worker_id: id }, { devices }) {
+  const isIt = (one) => (local ? one.local : one.worker_id === id);
+  return (devices ?? []).filter(isIt).flatMap(({ memory }) => memory ?? []);
+}
+
+/** `others` is what other models have planned: the last of all plans knew what the others leave free. */
+function drawMemory(parts, memory, others) {
   parts.memory.hidden = !memory;
   if (!memory) {
     return;
   }
   const { weights, kv, state } = memory;
-  const amounts = { weights, kv, state, scratch: memory.scratch + memory.overhead };
-  const used = sum(Object.values(amounts));
-  const all = Math.max(memory.budget, used, 1);
+  const beside = sum(others.map(planned));
+  const amounts = { weights, kv, state, scratch: memory.scratch + memory.overhead, others: beside };
+  const free = Math.max(0, Math.min(...[memory, ...others].map((one) => one.budget - planned(one))));
+  const all = planned(memory) + beside + free;
   for (const [kind, amount] of Object.entries(amounts)) {
     const bar = parts.memory.querySelector(`i[data-kind=${kind}]`);
-    bar.style.setProperty("--share", amount / all);
+    bar.style.setProperty("--share", amount / Math.max(all, 1));
     say(parts[kind === "state" ? "state-bytes" : kind], bytes(amount));
   }
   parts["kept-state"].hidden = !state;
-  say(parts["free-label"], `Free of ${bytes(memory.budget)}`);
-  say(parts.free, bytes(Math.max(memory.budget - used, 0)));
+  parts["held-by-others"].hidden = beside === 0;
+  say(parts["free-label"], `Free of ${bytes(all)}`);
+  say(parts.free, bytes(free));
+}
+
+function planned({ weights, kv, state, scratch, overhead }) {
+  return sum([weights, kv, state, scratch, overhead]);
 }
 
 // Words and numbers.
@@ -217,11 +222,6 @@ function facts({ layers, parts_of: whole, encoding, context, parallel }) {
     parallel > 0 && `room for ${parallel} of that length at once`,
   ];
   return known.filter(Boolean).join(" · ");
-}
-
-function layersInWords(range, areParts) {
-  const one = areParts ? "part" : "layer";
-  return range === null ? `no ${one}s` : `${range.end - range.start === 1 ? one : `${one}s`} ${numbersInWords(range)}`;
 }
 
 function bytesThere(push) {

@@ -2,7 +2,7 @@
 
 import { inWords } from "./api.js";
 import { drain, rename, revoke, whatIf, whoJoined } from "./household.js";
-import { ago, bytes, layerRange, machineInWords, numbersInWords, partsOf, perSecond, plainly, say, sentence } from "./words.js";
+import { ago, bytes, layerRange, layersInWords, machineInWords, numbersInWords, partsOf, perSecond, plainly, say, sentence } from "./words.js";
 
 /** Milliseconds after which it is asked again who joined: who is away says nothing by itself. */
 const ASK_AGAIN = 30_000;
@@ -21,7 +21,7 @@ const DUTIES = {
 };
 /** Why a device has no layers, where the plan does not say. */
 const WHYS = {
-  draining: "It gets no layers until you let it, or the master is started again.",
+  draining: "It gets no layers until you let it.",
   leaving: "It asked to go: it was told to stop, or runs low.",
 };
 
@@ -34,7 +34,8 @@ const byId = (id) => document.getElementById(id);
 
 export class Members {
   #held = []; // Those that the master holds now.
-  #layered = new Set(); // Ids of those of the chain.
+  #layered = new Set(); // Ids of those of the chain that is shown.
+  #elsewhere = new Map(); // Of those that work for other models: for which, by their ids.
   #joined = { owner: false, authority: false, members: [] };
   #canPlan = false;
   #isIdle = false;
@@ -64,12 +65,14 @@ export class Members {
     return this.#joined.members.find((member) => member.worker_id === id && member.named)?.name;
   }
 
-  show(state) {
+  /** `shown` is the same with the model whose chain is shown. */
+  show(state, shown) {
     const before = this.#held.map(({ worker_id: id }) => id).join();
     this.#held = state.members ?? [];
     this.#canPlan = state.phase === "ready";
     this.#isIdle = state.phase === "idle";
-    this.#layered = new Set((state.devices ?? []).map((device) => device.worker_id));
+    this.#layered = new Set((shown.devices ?? []).map((device) => device.worker_id));
+    this.#elsewhere = layersElsewhere(shown);
     const hasChanged = before !== this.#held.map(({ worker_id: id }) => id).join();
     if (hasChanged || performance.now() - this.#asked > ASK_AGAIN || this.#asked === 0) {
       this.#ask();
@@ -114,6 +117,7 @@ export class Members {
       list.replaceChildren(...items);
     }
     byId("others").hidden = items.length === 0;
+    say(byId("others-title"), this.#elsewhere.size > 0 ? "Other devices" : "Without layers");
     byId("whatif").hidden = !this.isOwner || !this.#canPlan;
   }
 
@@ -126,7 +130,8 @@ export class Members {
 
   #heldInWords(member) {
     const { worker_id: id, duty, why } = member;
-    const words = why ? sentence(why) : (WHYS[duty] ?? "");
+    const works = this.#elsewhere.get(id);
+    const words = works ? sentence(`it has ${works.join(", and ")}`) : why ? sentence(why) : (WHYS[duty] ?? "");
     const [name, state] = [this.nameOf(id) ?? member.name, DUTIES[duty] ?? duty];
     return { id, name, state, facts: offerInWords(member), why: words };
   }
@@ -188,6 +193,20 @@ export class Members {
     byId("device-sure").hidden = true;
     byId("device-dialog").showModal();
   }
+}
+
+/** What devices hold of other models than the one that is shown, in words, by their ids. */
+function layersElsewhere({ model, models }) {
+  const all = new Map();
+  for (const other of (models ?? []).filter((one) => one.model !== model)) {
+    for (const { worker_id: id, layers } of other.devices ?? []) {
+      const range = layerRange(layers);
+      if (id && range) {
+        all.set(id, [...(all.get(id) ?? []), `${layersInWords(range, Boolean(other.parts_of))} of ${other.model}`]);
+      }
+    }
+  }
+  return all;
 }
 
 function offerInWords(member) {

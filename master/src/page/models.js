@@ -10,12 +10,15 @@ const byId = (id) => document.getElementById(id);
 
 export class Models {
   #all = [];
+  #known = []; // What was learned last.
   #wanted = lastChosen(); // There may be no such model, or none yet.
   #onChange;
+  #onList;
 
-  /** `onChange` is called when another model is chosen. */
-  constructor(onChange) {
+  /** `onChange` is called when another model is chosen, `onList` with what the master says of its models. */
+  constructor({ onChange, onList }) {
     this.#onChange = onChange;
+    this.#onList = onList;
     byId("model").addEventListener("change", () => {
       this.#wanted = byId("model").value;
       try {
@@ -45,20 +48,27 @@ export class Models {
 
   /** Asks the master for its models. Until it says, there is the one of this name, if one is loaded, with this context. */
   async learn(name, context) {
+    this.#known = [name, context];
     this.#show(name ? [{ id: name, context_length: context }] : []);
     try {
       const models = await servedModels();
       if (models.length > 0) {
         this.#show(models);
       }
+      this.#onList(models);
     } catch (error) {
       console.warn(error); // Whoever asks a question is told what is wrong.
     }
   }
 
+  /** Asks again: there may be other models now. */
+  learnAgain() {
+    return this.learn(...this.#known);
+  }
+
   #show(models) {
     this.#all = models;
-    byId("model").replaceChildren(...models.map((model) => new Option(inWords(model), model.id)));
+    byId("model").replaceChildren(...models.map((model) => new Option([model.id, factsInWords(model)].filter(Boolean).join(" · "), model.id)));
     byId("model").hidden = models.length < 2;
     this.#select();
   }
@@ -71,9 +81,9 @@ export class Models {
   }
 }
 
-function inWords(model) {
-  const known = [model.bytes > 0 && bytes(model.bytes), stateInWords(model)].filter(Boolean);
-  return [model.id, ...known].join(" · ");
+/** How large a model is, and whether it is loaded or could be. */
+export function factsInWords(model) {
+  return [model.bytes > 0 && bytes(model.bytes), stateInWords(model)].filter(Boolean).join(" · ");
 }
 
 /** Whether a model is loaded, or would fit the devices that are there; empty of one of which that is not known. */

@@ -67,6 +67,12 @@ export function numbersInWords({ start, end }) {
   return end - start === 1 ? `${start}` : `${start}–${end - 1}`;
 }
 
+/** Layers, or parts of them, with their numbers. */
+export function layersInWords(range, areParts) {
+  const one = areParts ? "part" : "layer";
+  return range === null ? `no ${one}s` : `${range.end - range.start === 1 ? one : `${one}s`} ${numbersInWords(range)}`;
+}
+
 /** Without what libraries say of a connection that broke, which tells people nothing more. */
 export function plainly(words) {
   return words.replace(/:? *(?:transport error|h2 protocol error[^;,]*|error reading a body from connection)/g, "");

@@ -1,5 +1,5 @@
 //! `quality MODEL`: what each way to store a model costs, as its perplexity on a fixed text; `tests/benches/README.md` says more.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use cake_checkpoint::{Checkpoint, KvDtype, Scheme};
@@ -14,8 +14,8 @@ static ALLOCATOR: cake_engine::Reuse = cake_engine::Reuse;
 /// The text where nobody gives another.
 const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/real/text.txt");
 
-/// Prints a model's perplexity on a text for each --encode, beside the first one's. A model that is packed already
-/// stays as it is: convert it with --encode bf16 first.
+/// Prints a model's perplexity on a text for each --encode, and that of other files of the same weights, beside the
+/// first one's. A model that is packed already stays as it is: convert it with --encode bf16 first.
 #[derive(Debug, Parser)]
 #[command(name = "quality")]
 struct Cli {
@@ -27,6 +27,9 @@ struct Cli {
     /// Only these ways to store weights; repeatable. Default: all.
     #[arg(long, value_name = "ENCODING")]
     encode: Vec<Scheme>,
+    /// A file that was made from the same weights, as by llama-quantize, computed as it is; repeatable.
+    #[arg(long, value_name = "MODEL")]
+    beside: Vec<String>,
     /// Element types of keys and values; repeatable. Default: f16.
     #[arg(long, value_name = "TYPE")]
     kv: Vec<KvDtype>,
@@ -52,19 +55,27 @@ fn main() -> Result<()> {
     ensure!(cli.context > 1 && ids.len() > 1, "there is nothing to predict");
     let pieces: Vec<Vec<u32>> = ids.chunks(cli.context).map(<[u32]>::to_vec).collect();
     println!("{}: {} tokens in pieces of {}", cli.model, ids.len(), cli.context);
-    println!("| weights | keys and values | bytes of layers | perplexity | beside the first |");
-    println!("|---|---|---|---|---|");
+    println!("| weights | keys and values | MiB of layers | bits a weight | perplexity | change |");
+    println!("|---|---|---|---|---|---|");
     let schemes = if cli.encode.is_empty() { Scheme::ALL.to_vec() } else { cli.encode };
+    let own = schemes
+        .iter()
+        .map(|&scheme| (format!("--encode {scheme}"), checkpoint.location.path.clone(), scheme));
+    let others = cli.beside.iter().map(|file| {
+        let name = Path::new(file).file_name().unwrap_or_default();
+        (name.to_string_lossy().into_owned(), PathBuf::from(file), Scheme::AsStored)
+    });
     let kinds = if cli.kv.is_empty() { vec![KvDtype::F16] } else { cli.kv };
     let mut first = None;
-    for scheme in schemes {
-        let weights = Weights::open(&checkpoint.location.path, scheme)?;
+    for (name, path, scheme) in own.chain(others) {
+        let weights = Weights::open(&path, scheme)?;
         for &kv in &kinds {
             let mut scorer = Scorer::load(&weights, cli.numerics, kv, cli.context)?;
             let perplexity = scorer.perplexity(&pieces)?;
             let first = *first.get_or_insert(perplexity);
-            let (bytes, change) = (weights.layer_bytes(), 100.0 * (perplexity / first - 1.0));
-            println!("| {scheme} | {kv} | {bytes} | {perplexity:.4} | {change:+.3} % |");
+            let mib = weights.layer_bytes() as f64 / f64::from(1 << 20);
+            let (bits, change) = (weights.bits_per_weight(), 100.0 * (perplexity / first - 1.0));
+            println!("| {name} | {kv} | {mib:.1} | {bits:.2} | {perplexity:.3} | {change:+.2} % |");
         }
     }
     Ok(())

@@ -71,7 +71,7 @@ fn two_models_take_turns_over_workers_that_hold_both() {
     let pushed = || count(&server, "cake_pushed_bytes_total");
 
     let idle = server.get("/ready").good();
-    assert_eq!((&idle["status"], &idle["reason"]), (&json!("idle"), &json!("no model is loaded")));
+    assert_eq!((&idle["status"], &idle["reason"]), (&json!("idle"), &json!(null)));
     assert_eq!(server.get("/api/cluster").good()["phase"], "idle");
     let listed = server.get("/v1/models").good();
     let names = ["llama", "qwen2"];

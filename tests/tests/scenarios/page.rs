@@ -1,5 +1,6 @@
 //! The page in a real browser: a chat, the cluster, and a worker that is lost.
 mod access;
+mod shelf;
 mod talks;
 
 use std::path::{Path, PathBuf};

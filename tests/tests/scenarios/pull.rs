@@ -10,11 +10,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const REPO: &str = "org/tiny";
+pub(crate) const REPO: &str = "org/tiny";
 const MIB: u64 = 1 << 20;
 
 /// A person's machine with a cache of its own, and a hub.
-struct Place {
+pub(crate) struct Place {
     master: Master,
     hub: Hub,
 }
@@ -25,7 +25,7 @@ impl Place {
     }
 
     /// A hub with a golden model in six files.
-    fn golden() -> Place {
+    pub(crate) fn golden() -> Place {
         Place::with(Hub::of(REPO, &golden("llama-sharded").path))
     }
 
@@ -46,7 +46,7 @@ impl Place {
         self.folder().join("snapshots").join(COMMIT)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.master.bare(args);
         for name in [
             "HF_TOKEN",

@@ -68,7 +68,11 @@ fn head(cluster: &Value, url: &str, now: SystemTime) -> String {
         reason if reason.is_empty() => reason,
         reason => format!(": {reason}"),
     };
-    format!("{} at {url}: {}{reason}{up}\n", word(&cluster["model"]), word(&cluster["phase"]))
+    let model = match word(&cluster["model"]) {
+        none if none.is_empty() => "no model".to_owned(),
+        model => model,
+    };
+    format!("{model} at {url}: {}{reason}{up}\n", word(&cluster["phase"]))
 }
 
 /// What is planned, device by device; nothing before there is a plan.
@@ -211,5 +215,7 @@ mod tests {
     fn a_service_without_a_plan_yet_is_told_as_well() {
         let told = text(&json!({"model": "smol", "phase": "planning"}), "http://a:1", UNIX_EPOCH);
         assert!(told.starts_with("smol at http://a:1: planning\nrequests: 0 running"), "{told}");
+        let told = text(&json!({"model": "", "phase": "idle"}), "http://a:1", UNIX_EPOCH);
+        assert!(told.starts_with("no model at http://a:1: idle\n"), "{told}");
     }
 }

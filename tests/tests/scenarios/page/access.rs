@@ -7,7 +7,7 @@ use cake_tests::{Cluster, Master, Server, not_shown};
 use super::{ENTER, IS_OPEN, demo_model, is_ready, screenshot};
 
 /// axe-core's script: `CAKE_AXE`, else where `tests/clients/install.sh` put it.
-fn axe() -> Option<String> {
+pub(super) fn axe() -> Option<String> {
     let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/venv/lib");
     let made = std::fs::read_dir(venv).ok().into_iter().flatten().filter_map(|python| {
         Some(python.ok()?.path().join("site-packages/axe_playwright_python/axe.min.js"))
@@ -16,15 +16,15 @@ fn axe() -> Option<String> {
     given.into_iter().chain(made).find_map(|file| std::fs::read_to_string(file).ok())
 }
 
-struct Eyes<'a> {
-    browser: &'a Browser,
-    axe: &'a str,
+pub(super) struct Eyes<'a> {
+    pub(super) browser: &'a Browser,
+    pub(super) axe: &'a str,
 }
 
 impl Eyes<'_> {
     /// Looks at what is shown now, in both colours, on a desk and on a phone.
     #[track_caller]
-    fn see(&self, state: &str) {
+    pub(super) fn see(&self, state: &str) {
         for (name, width, height) in [("phone", 390, 844), ("desk", 1280, 900)] {
             for scheme in ["dark", "light"] {
                 self.browser.look(scheme, width, height);

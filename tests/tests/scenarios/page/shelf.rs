@@ -1,0 +1,131 @@
+//! Models at hand, on the page: fetched, loaded and let go; and the devices of several that are loaded at once.
+use cake_tests::browser::Browser;
+use cake_tests::{Cluster, Master, Server, golden, not_shown};
+
+use super::access::{Eyes, axe};
+use crate::models::said;
+use crate::pull::{Place, REPO};
+
+/// What is said of the first model at hand, if there is one.
+const FACTS: &str =
+    "const facts = document.querySelector('#at-hand [data-part=facts]')?.textContent ?? 'none'";
+
+/// Opens the page where it shows the devices, also on a phone.
+fn open_devices(browser: &Browser, server: &Server) {
+    browser.look("light", 390, 844);
+    browser.open(&format!("{}/", server.url));
+    browser.click("[data-show=cluster]");
+    browser.look("light", 1280, 900);
+}
+
+#[test]
+fn a_model_is_fetched_loaded_and_let_go() {
+    let Some(browser) = Browser::start() else {
+        return not_shown("the page needs chromium and chromium-driver");
+    };
+    let Some(axe) = axe() else { return not_shown("tests/clients/install.sh gets axe-core") };
+    let eyes = Eyes { browser: &browser, axe: &axe };
+    let place = Place::golden();
+    let server = Server::from_command(place.command(&["serve", "--listen", "0", "--alone"]));
+    open_devices(&browser, &server);
+    let offered = "return document.querySelector('#pull').checkVisibility()";
+    browser.wait("models to be told of", "return !document.querySelector('#shelf').hidden");
+    browser.click("#shelf summary");
+    browser.wait("the Hub to be offered", offered);
+    assert_eq!(browser.run(&format!("{FACTS}; return facts")), "none");
+
+    browser.type_into("#wanted", "org/other");
+    browser.click("#pull [type=submit]");
+    let trouble = "return document.querySelector('#shelf-trouble').textContent.includes('no model \"org/other\"')";
+    browser.wait("it to be said that there is no such model", trouble);
+    eyes.see("shelf-trouble");
+    browser.look("light", 1280, 900);
+    browser.run("document.querySelector('#wanted').value = ''");
+    browser.type_into("#wanted", REPO);
+    browser.click("#pull [type=submit]");
+    let facts = |says: &str| format!("{FACTS}; return facts.includes('{says}')");
+    browser.wait("the model to be at hand", &facts("when asked"));
+    assert_eq!(
+        browser.run("return document.querySelector('#shelf-trouble').hidden"),
+        true,
+        "what was wrong before is not any more"
+    );
+    browser.click("#at-hand button");
+    browser.wait("the model to be loaded", &facts("loaded"));
+    browser.wait("its devices", "return document.querySelectorAll('#chain .device').length === 1");
+    browser.run("document.querySelector('#shelf').scrollIntoView()");
+    eyes.see("shelf");
+    browser.look("light", 1280, 900);
+    browser.click("#at-hand button");
+    browser.wait("the model to be let go", &facts("when asked"));
+    browser.wait("no devices", "return document.querySelectorAll('#chain .device').length === 0");
+}
+
+#[test]
+fn the_devices_of_each_of_two_models_are_shown() {
+    let Some(browser) = Browser::start() else {
+        return not_shown("the page needs chromium and chromium-driver");
+    };
+    let Some(axe) = axe() else { return not_shown("tests/clients/install.sh gets axe-core") };
+    let eyes = Eyes { browser: &browser, axe: &axe };
+    let models = [golden("llama"), golden("qwen2")];
+    let cluster = Cluster::new(&["kitchen"]);
+    let paths = [&*models[0].path, &*models[1].path];
+    let place = ["--place", "kitchen=0..5"];
+    let server = Server::of_several(&cluster.master, &paths, &place);
+    open_devices(&browser, &server);
+    browser.wait(
+        "it to be said that nobody asked",
+        "const reason = document.querySelector('#cluster [data-part=reason]'); \
+         return reason.hasAttribute('data-calm') && reason.textContent.includes('whoever asks')",
+    );
+    eyes.see("idle");
+    browser.look("light", 1280, 900);
+    // Whether the device shows what other models have of it.
+    let shown = |others: bool| {
+        format!(
+            "const row = document.querySelector('#chain [data-part=held-by-others]'); \
+             return !!row && row.hidden === {} && document.querySelectorAll('#chain .device').length === 1",
+            !others
+        )
+    };
+    said(&server, &models[0], "llama");
+    browser.wait("a device of one model", &shown(false));
+    said(&server, &models[1], "qwen2");
+    browser.wait("a device of two models", &shown(true));
+    let chosen = "return document.querySelector('#shown-model').value";
+    let named = "return document.querySelector('#cluster [data-part=model]').textContent";
+    for name in ["llama", "qwen2"] {
+        browser.run(&format!(
+            "const select = document.querySelector('#shown-model'); select.value = '{name}'; \
+             select.dispatchEvent(new Event('change'))"
+        ));
+        assert_eq!((browser.run(chosen), browser.run(named)), (name.into(), name.into()));
+        assert_eq!(browser.run(&shown(true)), true, "{name}");
+    }
+    eyes.see("two-models");
+}
+
+#[test]
+fn a_device_of_another_model_says_what_it_has() {
+    let Some(browser) = Browser::start() else {
+        return not_shown("the page needs chromium and chromium-driver");
+    };
+    let script = "const { Members } = await import('/page/members.js'); \
+        const members = new Members(); \
+        const held = (name) => ({ worker_id: name, name, duty: 'layers', budget_bytes: 1, devices: [] }); \
+        const state = { phase: 'ready', members: [held('kitchen'), held('attic')], model: 'one', \
+          devices: [{ worker_id: 'kitchen', layers: '0..5' }], \
+          models: [{ model: 'one', devices: [{ worker_id: 'kitchen', layers: '0..5' }] }, \
+            { model: 'other', devices: [{ worker_id: 'attic', layers: '0..3' }] }] }; \
+        members.show(state, state); \
+        done(document.querySelector('#others').textContent)";
+    let server = Server::start(&Master::alone(), &golden("llama").path, &[]);
+    browser.open(&format!("{}/", server.url));
+    let text = browser.run_async(script);
+    let text = text.as_str().expect("text");
+    assert!(
+        text.contains("Other devices") && text.contains("It has layers 0\u{2013}2 of other."),
+        "{text}"
+    );
+}
