@@ -74,7 +74,8 @@ export class Cluster {
     const blocks = load?.kv_blocks;
     say(parts.model, modelsInWords(state));
     say(parts.facts, facts(state));
-    const isCalm = phase === "planning" || (phase === "idle" && reason === NOBODY_ASKED);
+    const isComing = reason === `loading ${state.model}`; // Also while it is pushed, and while the devices load it.
+    const isCalm = phase === "planning" || isComing || (phase === "idle" && reason === NOBODY_ASKED);
     const why = reason === NOBODY_ASKED ? PHASES.idle : reason;
     const told = [why, ...(state.set_aside ?? []).map(asideInWords)].filter(Boolean).map(sentence);
     parts.reason.hidden = told.length === 0;
