@@ -71,6 +71,12 @@ impl Browser {
         self.post("/url", &json!({ "url": url }));
     }
 
+    /// Runs a script in every page that is opened from now on, before those of its own.
+    pub fn prepare(&self, script: &str) {
+        let source = json!({ "source": script });
+        self.command("Page.addScriptToEvaluateOnNewDocument", &source);
+    }
+
     /// What a script returns.
     ///
     /// # Panics

@@ -52,7 +52,7 @@ pub use hub::{Hub, Manners};
 pub use invitation::Invitation;
 pub use liar::Liar;
 pub use master::{Master, Placement};
-pub use meddler::{Lie, Meddler};
+pub use meddler::{Call, Lie, Meddler};
 pub use model::ModelShape;
 pub use process::{Finished, Running};
 pub use programs::programs;

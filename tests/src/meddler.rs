@@ -40,6 +40,17 @@ pub enum Lie {
     Last,
 }
 
+/// A call of the master's that can be kept waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// The time that a layer takes.
+    Probe,
+    /// A blob.
+    Push,
+    /// Layers are to be loaded.
+    Load,
+}
+
 /// A worker's services at another address. Gone when dropped.
 #[derive(Debug)]
 pub struct Meddler {
@@ -54,6 +65,8 @@ struct Shared {
     state: Mutex<State>,
     /// Whether nothing of other workers arrives any more.
     cut_off: watch::Sender<bool>,
+    /// Which calls wait, and how many of them do not yet.
+    kept: watch::Sender<Option<(Call, u64)>>,
 }
 
 #[derive(Debug)]
@@ -90,6 +103,7 @@ impl Meddler {
                 unknown: Vec::new(),
             }),
             cut_off: watch::channel(false).0,
+            kept: watch::channel(None).0,
         });
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build().expect("threads");
@@ -136,12 +150,23 @@ impl Meddler {
         self.shared.cut_off.send_replace(cut_off);
     }
 
+    /// The first so many of these calls arrive; those that follow wait, until [`Meddler::let_go`].
+    pub fn keep(&self, call: Call, after: u64) {
+        self.shared.kept.send_replace(Some((call, after)));
+    }
+
+    /// No call waits any more.
+    pub fn let_go(&self) {
+        self.shared.kept.send_replace(None);
+    }
+
     /// Spoils nothing any more.
     pub fn behave(&self) {
         let mut state = self.shared.state();
         (state.swallow, state.lies) = (0, None);
         drop(state);
         self.cut_off(false);
+        self.let_go();
     }
 }
 
@@ -156,6 +181,24 @@ impl Drop for Meddler {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
+    }
+
+    /// Waits for as long as such a call is kept.
+    async fn arrive(&self, call: Call) {
+        let mut kept = self.kept.subscribe();
+        loop {
+            let mut waits = false;
+            self.kept.send_if_modified(|kept| {
+                if let Some((_, free)) = kept.as_mut().filter(|(of, _)| *of == call) {
+                    waits = *free == 0;
+                    *free = free.saturating_sub(1);
+                }
+                false // Nobody waits for that.
+            });
+            if !waits || kept.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// What of a frame for the worker arrives.
@@ -256,10 +299,12 @@ impl Worker for Meddling {
     }
 
     async fn load(&self, request: Request<wire::LoadRequest>) -> Reply<Self::LoadStream> {
+        self.0.arrive(Call::Load).await;
         self.client().load(passed(request)).await.map(boxed)
     }
 
     async fn push(&self, request: Request<Streaming<wire::PushFrame>>) -> Reply<Self::PushStream> {
+        self.0.arrive(Call::Push).await;
         self.client().push(passed(request).map(until_end)).await.map(boxed)
     }
 
@@ -321,6 +366,7 @@ impl Worker for Meddling {
         &self,
         request: Request<wire::ProbeComputeRequest>,
     ) -> Reply<wire::ProbeComputeReply> {
+        self.0.arrive(Call::Probe).await;
         self.client().probe_compute(passed(request)).await
     }
 

@@ -1,7 +1,7 @@
 // The cluster as a picture: its devices in the order in which a token passes them. Nodes stay, and only
 // what has changed is written, so that nothing jumps under whoever reads, looks or listens.
 
-import { bytes, duration, layerRange, layersInWords, machineInWords, partsOf, perSecond, say, sentence } from "./words.js";
+import { bytes, duration, layerRange, layersInWords, machineInWords, partsOf, perSecond, plainly, say, sentence } from "./words.js";
 
 /** Seconds of tokens per second that are drawn; one comes about every second. */
 const SPEEDS = 60;
@@ -65,9 +65,10 @@ export class Cluster {
     say(parts.model, state.model ?? "…");
     say(parts.facts, facts(state));
     const isUnasked = phase === "idle" && !reason; // No model is loaded, as nobody asked for one: no trouble.
-    const isCalm = phase === "planning" || isUnasked;
+    const isComing = reason === `loading ${state.model}`; // Also while it is pushed, and while the devices load it.
+    const isCalm = phase === "planning" || isComing || isUnasked;
     const why = isUnasked ? PHASES.idle : reason;
-    const told = [why, ...(state.set_aside ?? []).map(asideInWords)].filter(Boolean).map(sentence);
+    const told = [...(why ? [sentence(why)] : []), ...(state.set_aside ?? []).map(asideInWords)];
     parts.reason.hidden = told.length === 0;
     parts.reason.toggleAttribute("data-calm", isCalm && !state.set_aside?.length);
     say(parts.reason, told.join(" "));
@@ -205,13 +206,13 @@ function planned({ weights, kv, state, scratch, overhead }) {
 
 // Words and numbers.
 
-/** Why a worker is given no layers for now. */
+/** Why a worker is given no layers for now, as a sentence that begins with its name as it is. */
 function asideInWords({ worker, quarantine, seconds, reason }) {
   const minutes = Math.ceil(seconds / 60);
   const how = quarantine
     ? `is in quarantine for ${minutes} minutes, or until it is started again`
     : `gets no layers for ${seconds} s`;
-  return `${worker} ${how}: ${reason}`;
+  return plainly(`${worker} ${how}: ${reason}.`);
 }
 
 function facts({ layers, parts_of: whole, encoding, context, parallel }) {

@@ -8,6 +8,9 @@ import { say } from "./words.js";
 /** Milliseconds without another letter after which a search begins. */
 const SEARCH_AFTER = 150;
 
+/** Where the list has room beside the chat, and is no drawer: as in chat.css. */
+const ROOMY = matchMedia("(min-width: 75.01rem)");
+
 const byId = (id) => document.getElementById(id);
 
 /** The conversation that this tab shows, by its id; null for one that is to begin. */
@@ -41,6 +44,7 @@ export class Library {
         ? "The latest 1,000 are kept, in this browser alone."
         : "This browser keeps nothing: conversations last as long as this page.",
     );
+    ROOMY.addEventListener("change", () => this.#close());
     this.#startDialog();
     store.onChange(() => this.refresh());
     this.refresh();
@@ -97,7 +101,7 @@ export class Library {
     }
   }
 
-  /** On a phone, the drawer. */
+  /** The drawer, if it is one and open. */
   #close() {
     if (byId("library").matches(":popover-open")) {
       byId("library").hidePopover();

@@ -78,7 +78,7 @@ export class Members {
       this.#ask();
     }
     this.#draw();
-    drawHappenings(state.happened ?? [], this.#held.map(({ name }) => name));
+    drawHappenings(state.happened ?? [], [...this.#held, ...this.#joined.members].map(({ name }) => name));
   }
 
   async #ask() {

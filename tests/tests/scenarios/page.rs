@@ -1,6 +1,7 @@
 //! The page in a real browser: a chat, the cluster, and a worker that is lost.
 mod access;
 mod shelf;
+mod states;
 mod talks;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,19 @@ fn is_ready() -> &'static str {
         && !document.querySelector('#send').disabled && !document.querySelector('#send').hidden"
 }
 
+/// Two workers with a half of the demo model each, neither of which can take what the other holds, so that requests wait
+/// for a lost one for `grace` seconds.
+fn halves(grace: &str) -> ([TestWorker; 2], Server) {
+    let memory = budget_for(&demo_model(), 6, &["--parallel", "8", "--chunk", "32"]);
+    let worker =
+        |name| TestWorker::start(name, WorkerOptions { memory, ..WorkerOptions::default() });
+    let workers = ["kitchen", "attic"].map(worker);
+    let place = ["--place", "kitchen=0..6", "--place", "attic=6..12", "--model-name", "demo"];
+    let args = [&place[..], &["--grace", grace, "--chunk", "32"]].concat();
+    let server = Server::start(&Master::over(&workers), &demo_model(), &args);
+    (workers, server)
+}
+
 /// Where screenshots go, if somebody wants to look at them.
 fn screenshot(browser: &Browser, name: &str) {
     if let Some(folder) = std::env::var_os("CAKE_SCREENSHOTS") {
@@ -35,14 +49,7 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     let Some(browser) = Browser::start() else {
         return not_shown("the page needs chromium and chromium-driver");
     };
-    // Neither can take what the other holds.
-    let memory = budget_for(&demo_model(), 6, &["--parallel", "8", "--chunk", "32"]);
-    let worker =
-        |name| TestWorker::start(name, WorkerOptions { memory, ..WorkerOptions::default() });
-    let mut workers = ["kitchen", "attic"].map(worker);
-    let place = ["--place", "kitchen=0..6", "--place", "attic=6..12", "--model-name", "demo"];
-    let args = [&place[..], &["--grace", "1", "--chunk", "32"]].concat();
-    let server = Server::start(&Master::over(&workers), &demo_model(), &args);
+    let (mut workers, server) = halves("1");
     browser.look("light", 1280, 900);
     browser.open(&format!("{}/", server.url));
     browser.wait(

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const CHAT: &str = "/v1/chat/completions";
+const MESSAGES: &str = "/v1/messages";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Written like Qwen3's: the model's answer begins with thoughts, unless the template is told otherwise.
@@ -26,6 +27,34 @@ fn thinker() -> TempDir {
     }
     std::fs::write(home.path().join("chat_template.jinja"), TEMPLATE).expect("written");
     home
+}
+
+/// The same model, whose thoughts come to an end: its word "Once" is the token that begins them, and its full stop the one
+/// that ends them. So it thinks as it would begin a story, and says how that goes on.
+fn brief_thinker() -> TempDir {
+    let model = thinker();
+    let write = |file: &str, text: String| {
+        std::fs::write(model.path().join(file), text).expect("written");
+    };
+    write("chat_template.jinja", TEMPLATE.replace("<think>\n", "<think>"));
+    let text = std::fs::read(model.path().join("tokenizer.json")).expect("readable");
+    let mut tokenizer: Value = serde_json::from_slice(&text).expect("JSON");
+    for (word, marker) in [("Once", "<think>"), (".", "</think>")] {
+        let vocab = tokenizer["model"]["vocab"].as_object_mut().expect("tokens and their ids");
+        let id = vocab.remove(word).expect("it has this word");
+        vocab.insert(marker.to_owned(), id.clone());
+        let merges = tokenizer["model"]["merges"].as_array_mut().expect("pairs");
+        let text = |part: &Value| part.as_str().expect("text").to_owned();
+        merges.retain(|pair| {
+            let [one, other] = [&pair[0], &pair[1]].map(text);
+            one != word && other != word && one + &other != word
+        });
+        let mut token = tokenizer["added_tokens"][0].clone();
+        (token["id"], token["content"], token["special"]) = (id, json!(marker), json!(false));
+        tokenizer["added_tokens"].as_array_mut().expect("a list").push(token);
+    }
+    write("tokenizer.json", tokenizer.to_string());
+    model
 }
 
 /// A question with these fields beside it.
@@ -79,6 +108,86 @@ fn thoughts_have_a_field_of_their_own_and_templates_are_told_whether_to_think() 
         assert_eq!(reply.body["error"]["param"], name, "{}", reply.body);
         reply.refused(400);
     }
+}
+
+/// A question for that model, without what would end its thoughts, and a field of its own.
+fn brief(name: &str, value: Value) -> Value {
+    let question = json!([{ "role": "user", "content": "Tell me a story about an owl" }]);
+    request(&json!({ "messages": question, "max_tokens": 40, name: value }))
+}
+
+/// What a chat gives for it: the thoughts and the text.
+fn in_a_chat(server: &Server, thinks: bool) -> [String; 2] {
+    let body = server.post(CHAT, &brief("enable_thinking", json!(thinks))).good();
+    let message = &body["choices"][0]["message"];
+    ["reasoning_content", "content"].map(|it| message[it].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn thoughts_are_a_block_before_the_text_in_messages_for_who_asks_for_them() {
+    let model = brief_thinker();
+    let server = Server::start(&Master::alone(), model.path(), &[]);
+    let message = |thinking: Value| server.post(MESSAGES, &brief("thinking", thinking)).good();
+    let [thought, text] = in_a_chat(&server, true);
+    assert!(!thought.is_empty() && !text.is_empty(), "{thought:?} {text:?}");
+    let blocks = json!([
+        { "type": "thinking", "thinking": thought, "signature": "" },
+        { "type": "text", "text": text },
+    ]);
+    let thinking = json!({ "type": "enabled", "budget_tokens": 1024 });
+    assert_eq!(message(thinking)["content"], blocks);
+    let [none, silent] = in_a_chat(&server, false);
+    assert_eq!(none, "");
+    for thinking in [Value::Null, json!({ "type": "disabled" })] {
+        assert_eq!(message(thinking)["content"], json!([{ "type": "text", "text": silent }]));
+    }
+}
+
+#[test]
+fn a_stream_of_messages_ends_the_block_of_thoughts_before_it_begins_that_of_the_text() {
+    let model = brief_thinker();
+    let server = Server::start(&Master::alone(), model.path(), &[]);
+    let mut asked = brief("thinking", json!({ "type": "enabled", "budget_tokens": 1024 }));
+    let whole = server.post(MESSAGES, &asked).good();
+    asked["stream"] = json!(true);
+    let read = |data: String| serde_json::from_str::<Value>(&data).expect("JSON");
+    let events: Vec<Value> =
+        server.stream(MESSAGES, &asked).map(read).filter(|event| event["type"] != "ping").collect();
+    let mut order: Vec<String> =
+        events.iter().map(|event| format!("{} {}", event["type"], event["index"])).collect();
+    order.dedup(); // However many pieces a block comes in.
+    let expected = [
+        "\"message_start\" null",
+        "\"content_block_start\" 0",
+        "\"content_block_delta\" 0",
+        "\"content_block_stop\" 0",
+        "\"content_block_start\" 1",
+        "\"content_block_delta\" 1",
+        "\"content_block_stop\" 1",
+        "\"message_delta\" null",
+        "\"message_stop\" null",
+    ];
+    assert_eq!(order, expected);
+    let begun: Vec<&Value> = events
+        .iter()
+        .map(|event| &event["content_block"])
+        .filter(|block| !block.is_null())
+        .collect();
+    let empty = [
+        json!({ "type": "thinking", "thinking": "", "signature": "" }),
+        json!({ "type": "text", "text": "" }),
+    ];
+    assert_eq!(begun, empty.each_ref());
+    let said = |kind: &str, field: &str| -> Vec<&str> {
+        let deltas = events.iter().map(|event| &event["delta"]).filter(|it| it["type"] == kind);
+        deltas.map(|delta| delta[field].as_str().expect("text")).collect()
+    };
+    let pieces = [said("thinking_delta", "thinking"), said("text_delta", "text")];
+    assert!(pieces.iter().all(|pieces| pieces.len() > 1), "{pieces:?}");
+    assert_eq!(pieces.map(|pieces| pieces.concat()), in_a_chat(&server, true));
+    let last = &events[events.len() - 2];
+    assert_eq!(last["delta"]["stop_reason"], whole["stop_reason"]);
+    assert_eq!(last["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(60);
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
+const MESSAGES: &str = "/v1/messages";
 
 /// The model that ships with the program.
 fn demo_model() -> std::path::PathBuf {
@@ -167,6 +168,15 @@ fn a_key_is_asked_for_if_there_are_any() {
     server.post_text(COMPLETIONS, &body, Some("three")).refused(401);
     server.post_text(COMPLETIONS, &body, Some("two")).good();
     assert_eq!(server.get("/health").good()["status"], "ok");
+    // Clients of Anthropic's have a header of their own for it, and words of their own for who brings none.
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1 });
+    let bring = |key: &str| server.post_with(MESSAGES, &body, ("x-api-key", key), None);
+    assert_eq!(bring("two").good()["type"], "message");
+    for refused in [bring("three"), bring(""), server.post(MESSAGES, &body)] {
+        assert_eq!(refused.body["type"], "error");
+        assert_eq!(refused.body["error"]["type"], "authentication_error");
+        assert!(refused.refused(401).contains("x-api-key"));
+    }
 }
 
 #[test]

@@ -2,6 +2,6 @@
 //! that do not know how a model is stored.
 
 mod encodings;
-mod pipeline;
+pub(crate) mod pipeline;
 mod stalls;
 mod worker;

@@ -16,6 +16,13 @@ pub(super) fn axe() -> Option<String> {
     given.into_iter().chain(made).find_map(|file| std::fs::read_to_string(file).ok())
 }
 
+/// A screen that the page is looked at on: its name, width and height in pixels.
+type Screen = (&'static str, u32, u32);
+pub(super) const PHONE: Screen = ("phone", 390, 844);
+pub(super) const DESK: Screen = ("desk", 1280, 900);
+/// Where the list of conversations is a drawer, as on a phone, before chat and devices.
+pub(super) const TABLET: Screen = ("tablet", 1024, 768);
+
 pub(super) struct Eyes<'a> {
     pub(super) browser: &'a Browser,
     pub(super) axe: &'a str,
@@ -25,9 +32,15 @@ impl Eyes<'_> {
     /// Looks at what is shown now, in both colours, on a desk and on a phone.
     #[track_caller]
     pub(super) fn see(&self, state: &str) {
-        for (name, width, height) in [("phone", 390, 844), ("desk", 1280, 900)] {
+        self.see_on(&[PHONE, DESK], state);
+    }
+
+    /// The same on other screens.
+    #[track_caller]
+    pub(super) fn see_on(&self, screens: &[Screen], state: &str) {
+        for (name, width, height) in screens {
             for scheme in ["dark", "light"] {
-                self.browser.look(scheme, width, height);
+                self.browser.look(scheme, *width, *height);
                 let faults = self.browser.faults(self.axe);
                 assert_eq!(faults, [""; 0], "{state}, {scheme}, on a {name}");
                 screenshot(self.browser, &format!("state-{state}-{name}-{scheme}.png"));
@@ -36,12 +49,22 @@ impl Eyes<'_> {
     }
 }
 
+/// What eyes are made of: a browser, and axe-core's script. None where one of them is missing, which is said.
+pub(super) fn instruments() -> Option<(Browser, String)> {
+    let Some(browser) = Browser::start() else {
+        not_shown("the page needs chromium and chromium-driver");
+        return None;
+    };
+    let Some(axe) = axe() else {
+        not_shown("tests/clients/install.sh gets axe-core");
+        return None;
+    };
+    Some((browser, axe))
+}
+
 #[test]
 fn every_state_can_be_used_without_eyes_or_mouse() {
-    let Some(browser) = Browser::start() else {
-        return not_shown("the page needs chromium and chromium-driver");
-    };
-    let Some(axe) = axe() else { return not_shown("tests/clients/install.sh gets axe-core") };
+    let Some((browser, axe)) = instruments() else { return };
     let eyes = Eyes { browser: &browser, axe: &axe };
     let mut cluster = Cluster::new(&["kitchen", "attic"]);
     let args = ["--model-name", "demo", "--grace", "1", "--default-max-tokens", "24"];
@@ -77,10 +100,13 @@ fn every_state_can_be_used_without_eyes_or_mouse() {
     browser.click("#conversation-cancel");
     browser.look("light", 390, 844);
     browser.click("#library-open");
-    assert_eq!(browser.faults(&axe), [""; 0], "the drawer");
-    screenshot(&browser, "state-drawer-phone-light.png");
-    browser.run("document.querySelector('#library').hidePopover()");
+    eyes.see_on(&[PHONE, TABLET], "drawer");
+    let (_, width, height) = DESK;
+    browser.look("light", width, height);
+    let is_drawer = "return document.querySelector('#library').matches(':popover-open')";
+    browser.wait("the list to be beside the chat", &format!("{is_drawer} === false"));
 
+    browser.look("light", 390, 844);
     browser.click("[data-show=cluster]");
     eyes.see("devices");
     browser.look("light", 1280, 900);

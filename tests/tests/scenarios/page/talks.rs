@@ -5,7 +5,7 @@ use cake_tests::{Master, Server, not_shown};
 use super::{ENTER, IS_OPEN, demo_model, is_ready, screenshot};
 
 /// Whether the last answer is complete.
-const ANSWERED: &str = "const all = document.querySelectorAll('#messages [data-role=assistant]'); \
+pub(super) const ANSWERED: &str = "const all = document.querySelectorAll('#messages [data-role=assistant]'); \
     return all.length > 0 && all[all.length - 1].ariaBusy === 'false' \
         && document.querySelector('#chat').dataset.free === 'true'";
 const VERSION: &str = "return document.querySelector('.version').textContent";
