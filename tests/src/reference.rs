@@ -1,4 +1,7 @@
-//! The reference of commands in `docs/`: what the programs' own definitions of arguments say, as Markdown.
+//! The reference of commands in `docs/`: what the programs' own definitions of arguments say, as Markdown. That of paths is in
+//! `api`.
+
+pub mod api;
 
 use std::fmt::Write as _;
 

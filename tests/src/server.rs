@@ -202,6 +202,22 @@ impl Server {
         Reply::read(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
     }
 
+    /// What a browser is told that a page of `origin` may do at `path`, before it does anything: methods, if any.
+    ///
+    /// # Panics
+    /// If nothing comes back.
+    #[track_caller]
+    pub fn allows(&self, origin: &str, path: &str) -> Vec<String> {
+        let request = self.agent.options(format!("{}{path}", self.url)).header("origin", origin);
+        let response = request.header("access-control-request-method", "DELETE").call();
+        let response = response.unwrap_or_else(|error| panic!("OPTIONS {path}: {error}"));
+        let said = |name: &str| response.headers().get(name)?.to_str().ok();
+        let allowed = said("access-control-allow-origin").filter(|allowed| *allowed == origin);
+        let methods = allowed.and_then(|_| said("access-control-allow-methods"));
+        let methods = methods.unwrap_or_default().split(',').map(str::trim);
+        methods.filter(|method| !method.is_empty()).map(str::to_owned).collect()
+    }
+
     /// What `GET path` gets whoever calls this server `host`.
     ///
     /// # Panics

@@ -79,6 +79,7 @@ pub use desk::{Desk, Want};
 pub use door::Bounds;
 use error::ApiError;
 use name::Name;
+pub use openapi::description;
 pub use params::{default_max_tokens, default_sampling};
 pub use respond::unix_seconds;
 pub use responses::Store;

@@ -1,6 +1,6 @@
 //! Parameters that clients send to servers of an API and that this one does not follow. Those that would change the
 //! answer are refused by name, unless they say what is done anyway; all others are let be, as clients of newer versions
-//! send some. `master/API.md` lists both.
+//! send some. `docs/src/reference/http.md` lists both.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_what_is_refused() {
-        let documentation = include_str!("../../API.md");
+        let documentation = include_str!("../../../docs/src/reference/http.md");
         for (name, _) in REFUSED {
             assert!(documentation.contains(&format!("`{name}`")), "{name}");
         }

@@ -41,7 +41,6 @@ function show({ invitation, command, code }) {
   say(byId("invite-what"), `${how} ${door}`);
   const commands = [
     ["Linux, macOS, Android (Termux)", command],
-    ["Windows (PowerShell)", command.replace("cake-worker", ".\\cake-worker.exe")],
     ["The token alone", token],
   ];
   byId("commands").replaceChildren(...commands.map(([system, text]) => commandFor(system, text)));

@@ -136,6 +136,10 @@ fn other_origins_may_ask_if_the_server_says_so() {
     assert!(server.post_from("https://b.example", COMPLETIONS).refused(403).contains("b.example"));
     server.post_from("https://a.example", COMPLETIONS).refused(400);
     server.post_from(&server.url, COMPLETIONS).refused(400);
+    // Browsers ask first whether a page may forget a response.
+    let stored = "/v1/responses/resp_1";
+    assert_eq!(server.allows("https://a.example", stored), ["GET", "POST", "DELETE"]);
+    assert!(server.allows("https://b.example", stored).is_empty());
     // A page whose own name was made to lead here.
     assert!(server.get_as("b.example:80", "/v1/models").refused(403).contains("know itself as"));
     server.get_as("a.example", "/v1/models").good();

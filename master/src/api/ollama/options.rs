@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_documentation_names_what_is_refused() {
-        let documentation = include_str!("../../../API.md");
+        let documentation = include_str!("../../../../docs/src/reference/http.md");
         let refused = InOptions::REFUSED.iter().chain(super::super::wire::InRequests::REFUSED);
         for (name, _) in refused {
             assert!(documentation.contains(&format!("`{name}`")), "{name}");

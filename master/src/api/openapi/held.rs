@@ -249,7 +249,7 @@ impl Described {
 
 #[test]
 fn each_bound_that_is_described_is_taken_at_it_and_refused_one_past_it() {
-    let described = Described { document: super::document() };
+    let described = Described { document: super::description() };
     let readers = readers();
     let paths: BTreeSet<&str> =
         readers.iter().flat_map(|(paths, ..)| paths.iter().copied()).collect();

@@ -28,13 +28,14 @@ use self::operations::{Answer, Operation};
 const STREAMS: &str = "Where an answer is `text/event-stream`, its schema is that of each event, and where it is \
                        `application/x-ndjson`, that of each line.";
 
-/// The description.
+/// Answers with it.
 pub(super) async fn serve() -> impl IntoResponse {
-    static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| description().to_string());
     ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
 }
 
-fn document() -> Value {
+/// All that can be asked for, as `/openapi.json` has it.
+pub fn description() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_description_leads_nowhere_and_says_what_bodies_may_be() {
-        let document = document();
+        let document = description();
         let schemas = &document["components"]["schemas"];
         let text = document.to_string();
         let references = text.split(r##""$ref":"#/components/schemas/"##).skip(1);

@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
 use super::shapes;
-use super::tag::Tag::{self, Anthropic, Models, Ollama, OpenAi, Server, Tokens};
+use super::tag::Tag::{self, Anthropic, Devices, Models, Ollama, OpenAi, Server, Tokens};
 use crate::api::household::{Drain, Invite, Nothing, Rename, WhatIf};
 use crate::api::messages::MessagesRequest;
 use crate::api::ollama::{ChatRequest as OllamaChat, EmbedRequest, GenerateRequest, NameRequest};
@@ -261,13 +261,13 @@ pub(super) fn all() -> Vec<Operation> {
         never("head", "/api/blobs/{digest}"),
         never("post", "/api/blobs/{digest}"),
         get(
-            Server,
+            Devices,
             "/api/cluster",
             "The devices, and how busy they are.",
             &[json(shapes::cluster)],
         ),
         get(
-            Server,
+            Devices,
             "/api/events",
             "The same every second, without an end.",
             &[events(shapes::cluster)],
@@ -283,37 +283,37 @@ pub(super) fn all() -> Vec<Operation> {
             ..named(get(Server, "/api/log", "What happened lately.", &[json(shapes::log)]))
         },
         owned(get(
-            Server,
+            Devices,
             "/api/members",
             "Who joined, for the owner of the devices.",
             &[json(shapes::members)],
         )),
         owned(post::<Invite>(
-            Server,
+            Devices,
             "/api/members/invite",
             "A token that lets a worker join.",
             &[json(shapes::invited)],
         )),
         owned(post::<Rename>(
-            Server,
+            Devices,
             "/api/members/{id}/rename",
             "Gives a worker another name.",
             &[json(shapes::member)],
         )),
         owned(post::<Drain>(
-            Server,
+            Devices,
             "/api/members/{id}/drain",
             "Frees a worker of its layers, or no longer.",
             &[json(shapes::drained)],
         )),
         owned(post::<Nothing>(
-            Server,
+            Devices,
             "/api/members/{id}/revoke",
             "Shuts a worker out.",
             &[json(shapes::member)],
         )),
         owned(post::<WhatIf>(
-            Server,
+            Devices,
             "/api/what-if",
             "What one more worker with so much memory would change.",
             &[json(shapes::foreseen)],

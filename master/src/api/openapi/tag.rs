@@ -11,6 +11,8 @@ pub(super) enum Tag {
     Models,
     Ollama,
     Tokens,
+    /// Of the devices, and of who may do what with them.
+    Devices,
     Server,
 }
 
@@ -25,7 +27,7 @@ pub(super) fn errors(tag: Tag, status: u16) -> Vec<Value> {
     let openai = openai();
     let anthropic = json!({ "type": "=error", "error": { "type": "text", "message": "text" } });
     let own = match tag {
-        Tag::OpenAi | Tag::Tokens | Tag::Server => return vec![openai],
+        Tag::OpenAi | Tag::Tokens | Tag::Devices | Tag::Server => return vec![openai],
         Tag::Models => return vec![openai, anthropic],
         Tag::Anthropic => anthropic,
         Tag::Ollama => json!({ "error": "text" }),

@@ -245,7 +245,7 @@ impl Args {
         };
         let cors = CorsLayer::new()
             .allow_origin(origins)
-            .allow_methods([Method::GET, Method::POST])
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
             // Clients send headers of their own beside a key; who may ask at all is said by the origin.
             .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([request_id::HEADER]);
