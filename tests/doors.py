@@ -45,6 +45,28 @@ RULES = [
         [CHECKPOINT + "encoding/", CHECKPOINT + "model/quantization/"],
     ),
     (
+        # Plain and affine are what others become, too, on their way; these are known by those who make them or take them.
+        "which encodings there are",
+        r"\bEncoding::(Ggml|Apr|Fp8|Fp4|Integer|Bnb)\b",
+        [
+            CHECKPOINT + "encoding/",
+            # What formats of files, layouts and configurations call them,
+            CHECKPOINT + "container/",
+            CHECKPOINT + "layout/",
+            CHECKPOINT + "model/quantization/",
+            # which of them have kernels,
+            ENGINE + "matrix.rs",
+            ENGINE + "device/cpu/gemm/",
+            ENGINE + "device/candle/blocks.rs",
+            # what they cost on a GPU,
+            ENGINE + "options.rs",
+            # what other formats write of them, and which of them no file has as they are.
+            "common/transform/src/apr/plan.rs",
+            "common/transform/src/gguf/form.rs",
+            "common/transform/src/source.rs",
+        ],
+    ),
+    (
         "what the parts of a matrix are called",
         r'"[^"]*\.?\b(scales|biases)"',
         [CHECKPOINT + "encoding/"],

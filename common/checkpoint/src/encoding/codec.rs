@@ -24,6 +24,10 @@ pub trait Codec: Sync {
     /// The tensors of a matrix of that shape, the weight first; `None` if the encoding has no matrix of that shape.
     fn parts(&self, encoding: Encoding, shape: MatrixShape) -> Option<Vec<PartSpec>>;
 
+    /// Weights of a row whose part of the weight's tensor has so many elements: as many as [`Codec::parts`] gives these to, where
+    /// there is such a matrix.
+    fn columns(&self, encoding: Encoding, elements: u64) -> u64;
+
     /// Fills `out` with the weights of whole rows that lie at `at`, whose bytes `parts` are, in the order of
     /// [`Codec::parts`]; of a part that has not as many rows as the matrix, because several rows share one of its, they are
     /// all bytes. Bytes may lie at any address. This is what the encoding means: kernels are compared with it.

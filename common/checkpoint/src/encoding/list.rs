@@ -57,6 +57,11 @@ impl Encoding {
         self.codec().parts(self, shape)
     }
 
+    /// As [`Codec::columns`].
+    pub fn columns(self, elements: u64) -> u64 {
+        self.codec().columns(self, elements)
+    }
+
     /// As [`Codec::decode_rows`].
     ///
     /// # Panics

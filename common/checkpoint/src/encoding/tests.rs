@@ -277,6 +277,21 @@ fn what_mlx_packed_decodes_by_the_definition_and_encodes_again_within_half_a_ste
 }
 
 #[test]
+fn a_packed_row_says_how_many_weights_it_has() {
+    for encoding in Encoding::all() {
+        let mut shapes = 0;
+        for columns in (1..=256).map(|groups| groups * 32) {
+            let Some(parts) = encoding.parts([3, columns]) else { continue };
+            let [3, elements] = parts[0].shape[..] else { panic!("{encoding}: {parts:?}") };
+            assert_eq!(encoding.columns(elements), columns, "{encoding}");
+            shapes += 1;
+        }
+        assert!(shapes > 1, "{encoding}");
+        encoding.columns(u64::MAX); // However large, it is a number.
+    }
+}
+
+#[test]
 fn encodings_have_names() {
     let affine = Affine::new(4, 128).map(Encoding::Affine).unwrap();
     assert!(Encoding::all().contains(&affine));

@@ -55,6 +55,11 @@ impl Codec for AffineCodec {
         Some(vec![codes, param(Part::Scales), param(Part::Biases)])
     }
 
+    fn columns(&self, encoding: Encoding, elements: u64) -> u64 {
+        let Encoding::Affine(format) = encoding else { return elements };
+        elements.saturating_mul(32) / format.bits() as u64
+    }
+
     fn decode_rows(
         &self,
         encoding: Encoding,

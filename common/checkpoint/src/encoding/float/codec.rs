@@ -29,6 +29,10 @@ impl Codec for FloatCodec {
         Some(vec![PartSpec { part: Part::Weight, types, shape: shape.to_vec(), must }])
     }
 
+    fn columns(&self, _: Encoding, elements: u64) -> u64 {
+        elements
+    }
+
     fn decode_rows(
         &self,
         encoding: Encoding,
