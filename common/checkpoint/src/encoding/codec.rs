@@ -18,6 +18,12 @@ pub trait Codec: Sync {
     fn recognise(&self, module: &ModuleTensors<'_>, said: Option<ModuleFormat>)
     -> Option<Encoding>;
 
+    /// Whether nothing but a container, a layout or a manifest says that a matrix is stored so: [`Codec::recognise`] does not know
+    /// it by its tensors, which look like any others.
+    fn is_only_said(&self) -> bool {
+        true
+    }
+
     /// Every encoding of this kind.
     fn all(&self) -> Vec<Encoding>;
 

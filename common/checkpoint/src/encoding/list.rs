@@ -52,6 +52,11 @@ impl Encoding {
         }
     }
 
+    /// As [`Codec::is_only_said`].
+    pub fn is_only_said(self) -> bool {
+        self.codec().is_only_said()
+    }
+
     /// The tensors of a matrix of that shape, the weight first; `None` if there is no such matrix in this encoding.
     pub fn parts(self, shape: MatrixShape) -> Option<Vec<PartSpec>> {
         self.codec().parts(self, shape)

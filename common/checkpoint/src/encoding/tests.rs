@@ -1,6 +1,9 @@
 //! The codecs against their definition.
 
-use super::{Affine, EncodeError, Encoding, FloatType, Packed, RowsAt, decode_rows, encode_rows};
+use super::{
+    Affine, EncodeError, Encoding, FloatType, ModuleFormat, ModuleTensors, Packed, Part, RowsAt,
+    decode_rows, encode_rows, recognise,
+};
 use crate::testing::golden;
 
 const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::BF16];
@@ -288,6 +291,17 @@ fn a_packed_row_says_how_many_weights_it_has() {
         }
         assert!(shapes > 1, "{encoding}");
         encoding.columns(u64::MAX); // However large, it is a number.
+    }
+}
+
+#[test]
+fn what_is_only_said_is_what_nobody_recognises_by_its_tensors() {
+    for encoding in Encoding::all() {
+        let parts = encoding.parts([3, 4096]).unwrap();
+        let dtype = |part: Part| Some(parts.iter().find(|it| it.part == part)?.types[0]);
+        let found =
+            recognise(&ModuleTensors { dtype: &dtype }, Some(ModuleFormat::IfPacked(encoding)));
+        assert_eq!(found, (!encoding.is_only_said()).then_some(encoding));
     }
 }
 

@@ -32,6 +32,10 @@ impl Codec for AffineCodec {
         }
     }
 
+    fn is_only_said(&self) -> bool {
+        false
+    }
+
     fn all(&self) -> Vec<Encoding> {
         let of_bits = |bits| [32, 64, 128].map(|group| Affine::new(bits, group));
         [2, 3, 4, 5, 6, 8].into_iter().flat_map(of_bits).flatten().map(Encoding::Affine).collect()

@@ -14,6 +14,10 @@ impl Codec for FloatCodec {
         (module.dtype)(Part::Weight).and_then(FloatType::of).map(Encoding::Float)
     }
 
+    fn is_only_said(&self) -> bool {
+        false
+    }
+
     fn all(&self) -> Vec<Encoding> {
         [FloatType::F32, FloatType::F16, FloatType::BF16].map(Encoding::Float).into()
     }
