@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Says where a fact is said beside its own door.
 
-Each rule is a pattern and the files that may have it; it is looked for in the sources of each crate, without comments
-and without tests (`#[cfg(test)]` modules, in a file of their own or at the end of another). What it finds elsewhere is a
-fact that is said a second time: what a device, an encoding or a container is would have to be changed there, too.
+Each rule is a pattern and the files that may have it; it is looked for in the sources of each crate (that of families in
+their folder), without comments and without tests (`#[cfg(test)]` modules, in a file of their own or at the end of
+another). What it finds elsewhere is a fact that is said a second time: what a device, an encoding or a container is would
+have to be changed there, too.
 
     tests/doors.py       # ends with 1 if there is anything
 """
@@ -45,6 +46,28 @@ RULES = [
         [CHECKPOINT + "encoding/", CHECKPOINT + "model/quantization/"],
     ),
     (
+        # Plain and affine are what others become, too, on their way; these are known by those who make them or take them.
+        "which encodings there are",
+        r"\bEncoding::(Ggml|Apr|Fp8|Fp4|Integer|Bnb)\b",
+        [
+            CHECKPOINT + "encoding/",
+            # What formats of files, layouts and configurations call them,
+            CHECKPOINT + "container/",
+            CHECKPOINT + "layout/",
+            CHECKPOINT + "model/quantization/",
+            # which of them have kernels,
+            ENGINE + "matrix.rs",
+            ENGINE + "device/cpu/gemm/",
+            ENGINE + "device/candle/blocks.rs",
+            # what they cost on a GPU,
+            ENGINE + "options.rs",
+            # what other formats write of them, and which of them no file has as they are.
+            "common/transform/src/apr/plan.rs",
+            "common/transform/src/gguf/form.rs",
+            "common/transform/src/source.rs",
+        ],
+    ),
+    (
         "what the parts of a matrix are called",
         r'"[^"]*\.?\b(scales|biases)"',
         [CHECKPOINT + "encoding/"],
@@ -56,6 +79,15 @@ RULES = [
         [ENGINE + "device/cpu/isa/", ENGINE + "device/cpu/gemm/table.rs", ENGINE + "device/cpu/small.rs"],
     ),
 ]
+
+
+def of_families():
+    """The rule for files of families, which may have no line of another family; what several share has files that are none."""
+    folder = CHECKPOINT + "model/family/"
+    listed = re.findall(r"^    (\w+)::[A-Z]\w*,$", text_of(folder + "mod.rs"), re.MULTILINE)
+    # A model whose text is one of several families' reads it as that family does: whole.
+    pattern = rf"\b({'|'.join(sorted(set(listed)))})::(?!read\b)"
+    return "what a family is", pattern, [folder + "mod.rs"], folder
 
 
 def sources():
@@ -93,18 +125,19 @@ def lines(path):
 
 
 def main():
-    found, seen = 0, [0] * len(RULES)
+    rules = [(*rule, "") for rule in RULES] + [of_families()]
+    found, seen = 0, [0] * len(rules)
     for path in sources():
         for number, line in lines(path):
-            for index, (what, pattern, homes) in enumerate(RULES):
-                if not re.search(pattern, line):
+            for index, (what, pattern, homes, within) in enumerate(rules):
+                if not path.startswith(within) or not re.search(pattern, line):
                     continue
                 if any(path.startswith(home) for home in homes):
                     seen[index] += 1
                 else:
                     found += 1
                     print(f"{path}:{number}: {what}, which only {', '.join(homes)} may say: {line.strip()}")
-    for (what, pattern, _), count in zip(RULES, seen):
+    for (what, pattern, *_), count in zip(rules, seen):
         if count == 0:
             found += 1
             print(f"nothing says {what}: the rule looks for {pattern}, which is nowhere")

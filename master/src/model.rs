@@ -206,8 +206,8 @@ impl Model {
         kinds
     }
 
-    /// Bytes of embedding, final norm, head and what else is outside the layers, as the master holds them: of a head for which the processor has no kernels,
-    /// a copy in f32, too.
+    /// Bytes of embedding, final norm, head and what else is outside the layers, as the master holds them, with what a device adds to
+    /// those of the head.
     pub fn ends_bytes(&self) -> u64 {
         let checkpoint = &self.checkpoint;
         let bytes = |matrix: &MatrixTensors<'_>| matrix.encoded_bytes(self.scheme);

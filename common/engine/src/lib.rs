@@ -9,8 +9,8 @@
 //! - No network and no runtime; no result depends on a clock ([`probe_layer`], [`probe_head`] and [`Placement`] measure by
 //!   one, and threads wait by one).
 //! - Only `device::candle` sees candle; nothing of it is in the public types.
-//! - Arithmetic is f32, but for products as [`Numerics`] says. On the processor weights stay as they are stored, and
-//!   kernels dequantize (widen) them; candle keeps a copy in f32.
+//! - Arithmetic is f32, but for products as [`Numerics`] says. Weights stay as they are stored on every device: kernels
+//!   dequantize (widen) them, candle a strip of rows at a time.
 //! - With [`DeviceKind::Cpu`], every row of a result depends on that row and its past alone, never on how
 //!   many rows, chunks, stages or threads there are: to the bit.
 //! - Stages keep no state of sequences but the blocks that the master numbers.

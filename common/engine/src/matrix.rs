@@ -202,12 +202,9 @@ impl StoredMatrix {
                 let bytes = &weight.bytes()[rows.start * row_bytes..rows.end * row_bytes];
                 Weight::Float(Matrix { bytes, float, inputs: self.columns })
             }
-            (Encoding::Affine(format), [codes, scales, biases])
-                if matches!(format.bits(), 4 | 8) =>
-            {
-                let bits = match format.bits() {
-                    4 => Bits::Four,
-                    _ => Bits::Eight,
+            (Encoding::Affine(format), [codes, scales, biases]) => {
+                let Some(bits) = Bits::of_affine(format.bits()) else {
+                    return Weight::Coded(self.coded(rows));
                 };
                 let params = FloatType::of(scales.dtype());
                 let matrix = AffineMatrix {

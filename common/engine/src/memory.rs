@@ -1,8 +1,8 @@
 //! What a stage costs in memory: the numbers that the planner, the worker and the master share.
 
 use cake_checkpoint::{
-    AttentionSpec, ConvolutionSpec, DeltaSpec, Dtype, ExpertsSpec, KvDtype, LatentSpec, LayerSpec,
-    MambaSpec, MlpSpec, ModelSpec, Op,
+    ConvolutionSpec, DeltaSpec, Dtype, ExpertsSpec, KvDtype, LatentSpec, LayerSpec, MambaSpec,
+    MlpSpec, ModelSpec, Op,
 };
 
 use crate::device::{DeviceScratch, scratch_of};
@@ -60,12 +60,16 @@ pub fn state_bytes(layers: &[LayerSpec], slots: usize) -> u64 {
 pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {
     let of_op = |op: &Op| match op {
         Op::Latent(it) => floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64),
-        Op::Attention(AttentionSpec { sinks: Some(_), heads, .. }) => floats(1, *heads),
-        Op::Experts(ExpertsSpec { count, expert, .. }) if expert.bias => {
-            let outputs = expert.gate_up().into_iter().chain([expert.down()]);
-            floats(*count, outputs.map(|linear| linear.rows.len()).sum())
+        Op::Attention(it) => it.sinks.as_ref().map_or(0, |_| floats(1, it.heads)),
+        Op::Experts(it) if it.expert.bias => {
+            let outputs = it.expert.gate_up().into_iter().chain([it.expert.down()]);
+            floats(it.count, outputs.map(|linear| linear.rows.len()).sum())
         }
-        other => total(other.convolutions().into_iter().map(taps)),
+        Op::ShortConvolution(_) | Op::Delta(_) | Op::Mamba(_) => {
+            total(op.convolutions().into_iter().map(taps))
+        }
+        Op::Experts(_) | Op::Mlp(_) | Op::WithGiven(_) | Op::LowRank(_) => 0,
+        Op::Sum(_) | Op::Normed(_) => 0, // Their parts are counted.
     };
     layers.iter().flat_map(LayerSpec::ops).map(of_op).fold(0, u64::saturating_add)
 }
@@ -146,7 +150,10 @@ impl StepMemory {
         let attention = self.ops.iter().map(|op| match op {
             Op::Attention(it) => (self.device.attention)(&it.into(), rows, context, threads),
             Op::Latent(it) => (self.device.attention)(&it.into(), rows, context, threads),
-            _ => 0,
+            // What goes by a state or by rows alone has no scores of past positions.
+            Op::ShortConvolution(_) | Op::Delta(_) | Op::Mamba(_) => 0,
+            Op::Mlp(_) | Op::Experts(_) | Op::WithGiven(_) | Op::LowRank(_) => 0,
+            Op::Sum(_) | Op::Normed(_) => 0, // Their parts are counted.
         });
         attention.max().unwrap_or(0)
     }

@@ -108,7 +108,14 @@ impl DeviceKind {
 
     /// Whether the thread that asks for arithmetic does its part of it, and never waits for something else that computes.
     pub(crate) fn is_callers_processor(self) -> bool {
-        self == DeviceKind::Cpu
+        match self {
+            DeviceKind::Cpu => true,
+            DeviceKind::Candle => false,
+            #[cfg(feature = "cuda")]
+            DeviceKind::Cuda => false,
+            #[cfg(feature = "metal")]
+            DeviceKind::Metal => false,
+        }
     }
 
     /// Resident bytes for each thousand stored bytes of matrices in this encoding: weights cost their own bytes, mapped or

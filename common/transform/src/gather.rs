@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cake_checkpoint::{Encoding, StoredTensor};
+use cake_checkpoint::StoredTensor;
 
 use crate::error::{Error, PLAIN_FIRST, Unsupported};
 use crate::hub::{Files, Filled, Group, lay_out};
@@ -36,9 +36,7 @@ pub fn split(source: Source, target: Target, most_bytes: u64) -> Result<Job, Err
 fn gather(mut source: Source, target: Target, most_bytes: u64) -> Result<Job, Error> {
     source.refuse_other_form("safetensors")?;
     for tensor in &source.tensors {
-        if let Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_))) =
-            tensor.encoding
-        {
+        if let Some(found) = tensor.encoding.filter(|encoding| encoding.is_only_said()) {
             let (tensor, found) = (tensor.name.clone(), found.to_string());
             let (format, hint) = ("safetensors", PLAIN_FIRST);
             return Err(Unsupported::Encoding { tensor, found, format, hint }.into());

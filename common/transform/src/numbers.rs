@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use cake_checkpoint::{
-    AprType, Checkpoint, Dtype, Encoding, FloatType, Lies, Part, Role, StoredTensor,
-};
+use cake_checkpoint::{Checkpoint, Dtype, Encoding, FloatType, Lies, Part, Role, StoredTensor};
 
 use crate::piece::{Order, Stretch};
 use crate::source::Source;
@@ -145,17 +143,8 @@ fn parts_of(encoding: Encoding) -> Vec<Part> {
 /// What the dimensions of a tensor mean: a packed one has words, or bytes of blocks, where others have numbers.
 fn shape(tensor: &StoredTensor, encoding: Option<Encoding>) -> Vec<u64> {
     let mut shape = tensor.shape.clone();
-    let Some(last) = shape.last_mut() else { return shape };
-    // Whole groups and blocks, as was checked.
-    *last = match encoding {
-        Some(Encoding::Affine(format)) => *last * 32 / format.bits() as u64,
-        Some(Encoding::Integer(format)) => *last * 32 / format.bits() as u64,
-        Some(Encoding::Ggml(kind)) => *last / kind.block_bytes() as u64 * kind.block() as u64,
-        Some(Encoding::Apr(AprType::Q4)) => {
-            *last / AprType::BLOCK_BYTES as u64 * AprType::BLOCK as u64
-        }
-        Some(Encoding::Fp4(_) | Encoding::Bnb(_)) => *last * 2,
-        Some(Encoding::Apr(AprType::Q8) | Encoding::Fp8(_) | Encoding::Float(_)) | None => *last,
-    };
+    if let (Some(last), Some(encoding)) = (shape.last_mut(), encoding) {
+        *last = encoding.columns(*last); // Whole groups and blocks, as was checked.
+    }
     shape
 }

@@ -18,11 +18,21 @@ pub trait Codec: Sync {
     fn recognise(&self, module: &ModuleTensors<'_>, said: Option<ModuleFormat>)
     -> Option<Encoding>;
 
+    /// Whether nothing but a container, a layout or a manifest says that a matrix is stored so: [`Codec::recognise`] does not know
+    /// it by its tensors, which look like any others.
+    fn is_only_said(&self) -> bool {
+        true
+    }
+
     /// Every encoding of this kind.
     fn all(&self) -> Vec<Encoding>;
 
     /// The tensors of a matrix of that shape, the weight first; `None` if the encoding has no matrix of that shape.
     fn parts(&self, encoding: Encoding, shape: MatrixShape) -> Option<Vec<PartSpec>>;
+
+    /// Weights of a row whose part of the weight's tensor has so many elements: as many as [`Codec::parts`] gives these to, where
+    /// there is such a matrix.
+    fn columns(&self, encoding: Encoding, elements: u64) -> u64;
 
     /// Fills `out` with the weights of whole rows that lie at `at`, whose bytes `parts` are, in the order of
     /// [`Codec::parts`]; of a part that has not as many rows as the matrix, because several rows share one of its, they are

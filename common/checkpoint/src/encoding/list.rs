@@ -52,9 +52,19 @@ impl Encoding {
         }
     }
 
+    /// As [`Codec::is_only_said`].
+    pub fn is_only_said(self) -> bool {
+        self.codec().is_only_said()
+    }
+
     /// The tensors of a matrix of that shape, the weight first; `None` if there is no such matrix in this encoding.
     pub fn parts(self, shape: MatrixShape) -> Option<Vec<PartSpec>> {
         self.codec().parts(self, shape)
+    }
+
+    /// As [`Codec::columns`].
+    pub fn columns(self, elements: u64) -> u64 {
+        self.codec().columns(self, elements)
     }
 
     /// As [`Codec::decode_rows`].

@@ -48,17 +48,6 @@ pub enum Encoding {
     Bnb(Bnb),
 }
 
-impl Encoding {
-    /// Whether nothing but a container or a manifest says that a matrix is stored so: its tensors alone look like any others.
-    pub const fn is_only_said(self) -> bool {
-        match self {
-            Encoding::Float(_) | Encoding::Affine(_) => false,
-            Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_) => true,
-            Encoding::Fp8(_) | Encoding::Fp4(_) | Encoding::Bnb(_) => true,
-        }
-    }
-}
-
 impl fmt::Display for Encoding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,9 @@
 //! The codecs against their definition.
 
-use super::{Affine, EncodeError, Encoding, FloatType, Packed, RowsAt, decode_rows, encode_rows};
+use super::{
+    Affine, EncodeError, Encoding, FloatType, ModuleFormat, ModuleTensors, Packed, Part, RowsAt,
+    decode_rows, encode_rows, recognise,
+};
 use crate::testing::golden;
 
 const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::BF16];
@@ -273,6 +276,32 @@ fn what_mlx_packed_decodes_by_the_definition_and_encodes_again_within_half_a_ste
             let step = f64::from(scales[index / format.group()].abs());
             assert!((back - f64::from(found)).abs() <= 0.5001 * step, "{name} {index}");
         }
+    }
+}
+
+#[test]
+fn a_packed_row_says_how_many_weights_it_has() {
+    for encoding in Encoding::all() {
+        let mut shapes = 0;
+        for columns in (1..=256).map(|groups| groups * 32) {
+            let Some(parts) = encoding.parts([3, columns]) else { continue };
+            let [3, elements] = parts[0].shape[..] else { panic!("{encoding}: {parts:?}") };
+            assert_eq!(encoding.columns(elements), columns, "{encoding}");
+            shapes += 1;
+        }
+        assert!(shapes > 1, "{encoding}");
+        encoding.columns(u64::MAX); // However large, it is a number.
+    }
+}
+
+#[test]
+fn what_is_only_said_is_what_nobody_recognises_by_its_tensors() {
+    for encoding in Encoding::all() {
+        let parts = encoding.parts([3, 4096]).unwrap();
+        let dtype = |part: Part| Some(parts.iter().find(|it| it.part == part)?.types[0]);
+        let found =
+            recognise(&ModuleTensors { dtype: &dtype }, Some(ModuleFormat::IfPacked(encoding)));
+        assert_eq!(found, (!encoding.is_only_said()).then_some(encoding));
     }
 }
 

@@ -223,7 +223,15 @@ impl<D: Device> Operation<D> {
             Operation::Attention(attention) => attention.kept(),
             Operation::Sum(parts) => parts.iter().find_map(Operation::kept),
             Operation::Normed(it) => it.op.kept(),
-            _ => None,
+            // No layer attends to latents of another one.
+            Operation::Latent(_)
+            | Operation::ShortConvolution(_)
+            | Operation::Delta(_)
+            | Operation::Mamba(_)
+            | Operation::Mlp(_)
+            | Operation::Experts(_)
+            | Operation::WithGiven(_)
+            | Operation::LowRank(_) => None,
         }
     }
 

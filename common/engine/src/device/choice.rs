@@ -62,7 +62,7 @@ pub(crate) fn scratch_of(device: DeviceKind) -> DeviceScratch {
     }
 }
 
-/// Does `work` on a device as the options name it: here alone, and in [`scratch_of`], devices are told apart.
+/// Does `work` on a device as the options name it: here alone, and in [`scratch_of`], what they name becomes one.
 pub(crate) fn on<W: OnDevice>(options: &EngineOptions, work: W) -> Result<W::Output, Error> {
     match options.device {
         DeviceKind::Cpu => work.run(Cpu::new(options)?),

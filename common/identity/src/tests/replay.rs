@@ -109,7 +109,7 @@ async fn again(relay: &Relay, to: SocketAddr) -> usize {
     let mut tcp = TcpStream::connect(to).await.expect("taken");
     tcp.write_all(&sent).await.expect("sent");
     let mut back = Vec::new();
-    let end = tokio::time::timeout(Duration::from_secs(3), tcp.read_to_end(&mut back)).await;
+    let end = tokio::time::timeout(LIMIT, tcp.read_to_end(&mut back)).await;
     end.expect("the server ends it").ok(); // It may end it with a reset.
     back.len()
 }

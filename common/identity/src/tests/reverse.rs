@@ -60,9 +60,7 @@ async fn of_many_lines_the_last_few_are_kept_and_one_that_is_silent_is_passed_ov
         open.push(lines::open(&master.door, &worker).await.expect("opened"));
     }
     let ended = async |line: lines::Line| {
-        tokio::time::timeout(Duration::from_secs(3), line.called())
-            .await
-            .is_ok_and(|end| end.is_err())
+        tokio::time::timeout(LIMIT, line.called()).await.is_ok_and(|end| end.is_err())
     };
     for line in open.drain(..16) {
         assert!(ended(line).await, "closed for those that came later");
@@ -101,16 +99,15 @@ async fn lines_of_strangers_of_another_cluster_and_of_the_revoked_are_not_kept()
     let (_, foreign) = other.worker().await;
     let id = id_of(&identity);
     // In TLS 1.3 whoever connects hears of a refusal when it reads.
-    let limit = Duration::from_secs(3);
     let refused = async |security: &Security| match lines::open(&master.door, security).await {
-        Ok(line) => tokio::time::timeout(limit, line.called()).await.expect("at once").is_err(),
+        Ok(line) => tokio::time::timeout(LIMIT, line.called()).await.expect("at once").is_err(),
         Err(_) => true,
     };
     assert!(refused(&foreign).await, "of another cluster");
     assert!(refused(&master.security()).await, "of a master");
     assert!(lines::open(&master.door, &Security::Plain).await.is_err());
     let mut stranger = stranger(&master).await;
-    let end = tokio::time::timeout(Duration::from_secs(3), stranger.read_u8()).await;
+    let end = tokio::time::timeout(LIMIT, stranger.read_u8()).await;
     assert!(end.expect("at once").is_err(), "of somebody without a certificate");
     let kept = lines::open(&master.door, &worker).await.expect("opened");
     let there = async {
@@ -118,17 +115,17 @@ async fn lines_of_strangers_of_another_cluster_and_of_the_revoked_are_not_kept()
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(limit, there).await.expect("it is kept");
+    tokio::time::timeout(LIMIT, there).await.expect("it is kept");
     drop(kept);
     // A line says nothing by itself.
     let mut talking = worker.open_line(&master.door).await.expect("opened");
     talking.write_all(b"PRI * HTTP/2.0").await.expect("sent");
-    let end = tokio::time::timeout(Duration::from_secs(3), talking.read_u8()).await;
+    let end = tokio::time::timeout(LIMIT, talking.read_u8()).await;
     assert!(end.expect("at once").is_err(), "closed");
     let line = lines::open(&master.door, &worker).await.expect("opened");
     let called = tokio::spawn(line.called());
     master.security.revoked().expect("mutual").set([id.clone()]);
-    let end = tokio::time::timeout(Duration::from_secs(3), called).await.expect("at once");
+    let end = tokio::time::timeout(LIMIT, called).await.expect("at once");
     assert!(end.expect("no panic").is_err(), "closed when its worker was revoked");
     assert!(refused(&worker).await && call(&master, &id).await.is_err());
 }

@@ -188,16 +188,7 @@ fn kind(
             Some(_) => Ok((Kind::Ggml(found), None)),
             None => refused(found.to_string(), PLAIN_FIRST),
         },
-        (
-            _,
-            Some(
-                found @ (Encoding::Affine(_)
-                | Encoding::Integer(_)
-                | Encoding::Fp8(_)
-                | Encoding::Fp4(_)
-                | Encoding::Bnb(_)),
-            ),
-        ) => refused(found.to_string(), PLAIN_FIRST),
+        (_, Some(found)) => refused(found.to_string(), PLAIN_FIRST),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Connections: half-sent ones, idle ones, too many of them, and names that are not the server's.
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,7 +57,7 @@ impl Serving {
 fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
-        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -113,15 +113,23 @@ fn requests_that_never_become_whole_end_and_hold_neither_memory_nor_others() {
     let announced =
         format!("POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {BODY}\r\n\r\n");
     let mut bodies: Vec<TcpStream> = (0..60).map(|_| half(&announced)).collect();
-    std::thread::scope(|scope| {
-        for stream in &mut bodies {
-            scope.spawn(move || {
-                // As much as is taken, but for the last byte.
-                stream.set_write_timeout(Some(Duration::from_secs(2))).expect("a socket");
-                let mib = vec![b' '; 1 << 20];
-                (0..BODY >> 20).find(|_| stream.write_all(&mib[1..]).is_err());
-            });
-        }
+    let sent = std::thread::scope(|scope| {
+        // All but a byte of each MiB, or as much as is taken until the server ends it.
+        let send = |stream: &mut TcpStream| {
+            stream.set_write_timeout(Some(LIMIT)).expect("a socket");
+            let mib = vec![b' '; 1 << 20];
+            (0..BODY >> 20).all(|_| match stream.write_all(&mib[1..]) {
+                Ok(()) => true,
+                Err(error) => {
+                    let is_late =
+                        matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+                    assert!(!is_late, "neither taken nor ended in time");
+                    false
+                }
+            })
+        };
+        let sending: Vec<_> =
+            bodies.iter_mut().map(|stream| scope.spawn(move || send(stream))).collect();
         // Meanwhile others are answered.
         let body = json!({ "prompt": golden.prompt_ids, "max_tokens": 2 }).to_string();
         let length = body.len();
@@ -130,7 +138,9 @@ fn requests_that_never_become_whole_end_and_hold_neither_memory_nor_others() {
         ));
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(serving.get("/health", "").contains("\"ok\""));
+        sending.into_iter().map(|one| one.join().expect("no panic")).filter(|all| *all).count()
     });
+    assert!(sent >= 3, "there is room for three of them at once: {sent} were sent");
     let more = peak_bytes(pid).expect("it runs").saturating_sub(idle);
     eprintln!("60 unfinished bodies of 15 MiB: {} MiB more at the peak", more >> 20);
     assert!(more < 160 << 20, "{more} bytes more");

@@ -32,6 +32,10 @@ impl Codec for AffineCodec {
         }
     }
 
+    fn is_only_said(&self) -> bool {
+        false
+    }
+
     fn all(&self) -> Vec<Encoding> {
         let of_bits = |bits| [32, 64, 128].map(|group| Affine::new(bits, group));
         [2, 3, 4, 5, 6, 8].into_iter().flat_map(of_bits).flatten().map(Encoding::Affine).collect()
@@ -53,6 +57,11 @@ impl Codec for AffineCodec {
             must: "packed weights must be U32",
         };
         Some(vec![codes, param(Part::Scales), param(Part::Biases)])
+    }
+
+    fn columns(&self, encoding: Encoding, elements: u64) -> u64 {
+        let Encoding::Affine(format) = encoding else { return elements };
+        elements.saturating_mul(32) / format.bits() as u64
     }
 
     fn decode_rows(

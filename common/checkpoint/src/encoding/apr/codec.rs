@@ -51,6 +51,15 @@ impl Codec for AprCodec {
         }
     }
 
+    fn columns(&self, encoding: Encoding, elements: u64) -> u64 {
+        match encoding {
+            Encoding::Apr(AprType::Q4) => {
+                (elements / AprType::BLOCK_BYTES as u64).saturating_mul(AprType::BLOCK as u64)
+            }
+            _ => elements,
+        }
+    }
+
     fn decode_rows(
         &self,
         encoding: Encoding,

@@ -45,6 +45,10 @@ impl Codec for BnbCodec {
         ])
     }
 
+    fn columns(&self, _: Encoding, elements: u64) -> u64 {
+        elements.saturating_mul(2)
+    }
+
     fn decode_rows(
         &self,
         encoding: Encoding,

@@ -14,6 +14,10 @@ impl Codec for FloatCodec {
         (module.dtype)(Part::Weight).and_then(FloatType::of).map(Encoding::Float)
     }
 
+    fn is_only_said(&self) -> bool {
+        false
+    }
+
     fn all(&self) -> Vec<Encoding> {
         [FloatType::F32, FloatType::F16, FloatType::BF16].map(Encoding::Float).into()
     }
@@ -27,6 +31,10 @@ impl Codec for FloatCodec {
         };
         let must = "weights must be F32, F16 or BF16";
         Some(vec![PartSpec { part: Part::Weight, types, shape: shape.to_vec(), must }])
+    }
+
+    fn columns(&self, _: Encoding, elements: u64) -> u64 {
+        elements
     }
 
     fn decode_rows(

@@ -51,6 +51,10 @@ impl Codec for Fp4Codec {
         Some([codes, scales].into_iter().chain(global).collect())
     }
 
+    fn columns(&self, _: Encoding, elements: u64) -> u64 {
+        elements.saturating_mul(2)
+    }
+
     fn decode_rows(
         &self,
         encoding: Encoding,

@@ -38,6 +38,10 @@ impl Codec for Fp8Codec {
         Some(vec![numbers, scales])
     }
 
+    fn columns(&self, _: Encoding, elements: u64) -> u64 {
+        elements
+    }
+
     fn decode_rows(
         &self,
         encoding: Encoding,

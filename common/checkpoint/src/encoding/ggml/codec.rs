@@ -33,6 +33,11 @@ impl Codec for GgmlCodec {
         }])
     }
 
+    fn columns(&self, encoding: Encoding, elements: u64) -> u64 {
+        let Encoding::Ggml(kind) = encoding else { return elements };
+        (elements / kind.block_bytes() as u64).saturating_mul(kind.block() as u64)
+    }
+
     fn decode_rows(
         &self,
         encoding: Encoding,

@@ -42,6 +42,11 @@ impl Codec for IntegerCodec {
         Some(parts)
     }
 
+    fn columns(&self, encoding: Encoding, elements: u64) -> u64 {
+        let Encoding::Integer(format) = encoding else { return elements };
+        elements.saturating_mul(32 / format.bits() as u64)
+    }
+
     fn decode_rows(
         &self,
         encoding: Encoding,

@@ -22,6 +22,14 @@ fn names(activation: Activation) -> &'static [&'static str] {
     }
 }
 
+/// What Gemma's norms before and after attention, and before and after the network, are called ([`Decoder::sandwich`]).
+pub(super) const AROUND: [&str; 4] = [
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+];
+
 /// The sizes of a decoder whose layers are alike.
 pub(super) struct Decoder {
     pub(super) architecture: &'static str,

@@ -14,10 +14,12 @@ pub(super) const FAMILY: Family =
 /// Under the same class.
 pub(super) const KIMI_K2: Family = Family { model_type: "kimi_k2", ..FAMILY };
 
-pub(super) const ROUTED: Routed =
-    Routed { shared: 1, renormalise: true, groups: (8, 4), multiplier: 2.5 };
-const LATENT: Latent =
-    Latent { architecture: FAMILY.architecture, rotary: ROTARY, routed: ROUTED, dense_first: 3 };
+const LATENT: Latent = Latent {
+    architecture: FAMILY.architecture,
+    rotary: ROTARY,
+    routed: Routed::DEEPSEEK_V3,
+    dense_first: 3,
+};
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     fields.understand(&["num_mtp_layers"]); // They come after the last layer.

@@ -3,9 +3,9 @@
 //!
 //! `DeepseekV32ForCausalLM` in Hugging Face transformers.
 
-use super::deepseek_v3::ROUTED;
 use super::entry::Family;
 use super::latent::{self, Latent, ROTARY};
+use super::mixture::Routed;
 use crate::model::error::ConfigError;
 use crate::model::fields::{Fields, wrong};
 use crate::model::limit;
@@ -15,8 +15,12 @@ use crate::model::whole::ModelSpec;
 pub(super) const FAMILY: Family =
     Family { architecture: "DeepseekV32ForCausalLM", model_type: "deepseek_v32", read };
 
-const LATENT: Latent =
-    Latent { architecture: FAMILY.architecture, rotary: ROTARY, routed: ROUTED, dense_first: 3 };
+const LATENT: Latent = Latent {
+    architecture: FAMILY.architecture,
+    rotary: ROTARY,
+    routed: Routed::DEEPSEEK_V3,
+    dense_first: 3,
+};
 /// Positions that the indexer chooses where a configuration does not say.
 const CHOSEN: usize = 2048;
 

@@ -14,8 +14,7 @@ use crate::model::whole::ModelSpec;
 pub(super) const FAMILY: Family =
     Family { architecture: "Ernie4_5ForCausalLM", model_type: "ernie4_5", read };
 
-pub(super) const ROTARY: Rotary =
-    Rotary { theta: 5e5, pairs: RotaryPairs::Neighbours, ..Rotary::FULL };
+const ROTARY: Rotary = Rotary { theta: 5e5, pairs: RotaryPairs::Neighbours, ..Rotary::FULL };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, ROTARY)?;

@@ -4,17 +4,19 @@
 
 use super::decoder::Decoder;
 use super::entry::Family;
-use super::ernie4_5::ROTARY;
 use super::mixture::{self, Mixture, SHARED};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
+use crate::model::rope::Rotary;
+use crate::model::rotation::RotaryPairs;
 use crate::model::spec::{CorrectionSpec, Name, Op, RouterSpec};
 use crate::model::whole::ModelSpec;
 
 pub(super) const FAMILY: Family =
     Family { architecture: "Ernie4_5_MoeForCausalLM", model_type: "ernie4_5_moe", read };
 
+const ROTARY: Rotary = Rotary { theta: 5e5, pairs: RotaryPairs::Neighbours, ..Rotary::FULL };
 const EXPERTS: Mixture = Mixture { count: &["moe_num_experts"], chosen: "moe_k", ..Mixture::USUAL };
 const CORRECTION: CorrectionSpec =
     CorrectionSpec { name: Name::Borrowed("mlp.moe_statics.e_score_correction_bias"), axes: 2 };

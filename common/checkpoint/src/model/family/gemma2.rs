@@ -2,9 +2,8 @@
 //!
 //! `Gemma2ForCausalLM` in Hugging Face transformers.
 
-use super::decoder::Decoder;
+use super::decoder::{AROUND, Decoder};
 use super::entry::Family;
-use super::gemma3::NORMS;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -50,7 +49,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
             window,
             ..decoder.attention()
         };
-        decoder.sandwich(NORMS, attention, &mlp)
+        decoder.sandwich(AROUND, attention, &mlp)
     };
     let layers = windows.into_iter().map(layer).collect();
     let model = decoder.model(layers, true);

@@ -2,7 +2,7 @@
 //!
 //! `Gemma3TextModel` in Hugging Face transformers.
 
-use super::decoder::Decoder;
+use super::decoder::{AROUND, Decoder};
 use super::entry::Family;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
@@ -18,13 +18,6 @@ pub(super) const FAMILY: Family =
 const WINDOW_THETA: WindowTheta = WindowTheta { field: "rope_local_base_freq", default: 1e4 };
 const ROTARY: Rotary = Rotary { theta: 1e6, window_theta: Some(WINDOW_THETA), ..Rotary::FULL };
 const WINDOWS: WindowRule = WindowRule::All { default: Some(4096), but_each: Some(6) };
-/// Before and after attention, before and after the network.
-pub(super) const NORMS: [&str; 4] = [
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-];
 /// What queries are scaled with is its inverse square root, where a configuration does not say.
 const DEFAULT_SCALAR: f64 = 256.0;
 
@@ -47,7 +40,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
             rotation: Some(usize::from(window.is_some())),
             ..decoder.attention()
         };
-        decoder.sandwich(NORMS, attention, &mlp)
+        decoder.sandwich(AROUND, attention, &mlp)
     };
     let layers = windows.into_iter().map(layer).collect();
     let model = decoder.model(layers, true);

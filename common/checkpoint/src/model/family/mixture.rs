@@ -82,6 +82,12 @@ pub(super) struct Routed {
     pub(super) multiplier: f64,
 }
 
+impl Routed {
+    /// In DeepSeek-V3 and those after it.
+    pub(super) const DEEPSEEK_V3: Routed =
+        Routed { shared: 1, renormalise: true, groups: (8, 4), multiplier: 2.5 };
+}
+
 /// The router of DeepSeek-V3 (arXiv:2412.19437), of which a configuration says groups, division and a multiplier.
 ///
 /// # Errors

@@ -1,10 +1,16 @@
-//! What Qwen3.5's families share, with experts and without: how the text model lies beside others.
+//! What Qwen's families share: windows of the dense ones, and of Qwen3.5, with experts and without, how the text model lies
+//! beside others.
 
 use super::wrapper::Wrapper;
 use crate::model::fields::Fields;
 use crate::model::recurrent::DeltaInputs;
 use crate::model::rope::Rotary;
 use crate::model::spec::Name;
+use crate::model::window::WindowRule;
+
+/// When the configuration gives no `layer_types`, in Qwen2 and Qwen3.
+pub(super) const WINDOWS: WindowRule =
+    WindowRule::FromLayer { default_window: 4096, default_first: 28 };
 
 /// Of pictures and of sounds: of text alone, all three of its positions are the same.
 pub(super) const ROTARY: Rotary = Rotary {

@@ -2,7 +2,7 @@
 
 use super::decoder::Decoder;
 use super::entry::Family;
-use super::qwen2::WINDOW;
+use super::qwen::WINDOWS;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::rope::Rotary;
@@ -18,7 +18,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     decoder.refuse(fields, &["mlp_bias"])?;
     let mlp = decoder.mlp(fields)?;
-    let windows = window::read(fields, FAMILY.architecture, WINDOW, decoder.num_layers)?;
+    let windows = window::read(fields, FAMILY.architecture, WINDOWS, decoder.num_layers)?;
     let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|path| decoder.head_norm(path));
     let layer = |window| {
         let attention = AttentionSpec {

@@ -33,8 +33,8 @@ impl MatrixKinds {
     pub fn add(&mut self, encoding: cake_checkpoint::Encoding) {
         match encoding {
             cake_checkpoint::Encoding::Float(float) => self.bf16 |= float.dtype() == Dtype::BF16,
-            cake_checkpoint::Encoding::Affine(format) if matches!(format.bits(), 4 | 8) => {
-                self.packed = true;
+            cake_checkpoint::Encoding::Affine(format) => {
+                self.packed |= Bits::of_affine(format.bits()).is_some();
             }
             // Whatever they are decoded or unpacked to, all processors compute alike.
             _ => {}

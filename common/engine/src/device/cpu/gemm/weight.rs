@@ -62,6 +62,15 @@ pub(crate) enum Bits {
 }
 
 impl Bits {
+    /// That of affine codes so wide, if kernels take them as they are stored; others are read in place, or unpacked to bytes.
+    pub(crate) fn of_affine(bits: usize) -> Option<Bits> {
+        match bits {
+            4 => Some(Bits::Four),
+            8 => Some(Bits::Eight),
+            _ => None,
+        }
+    }
+
     /// Codes in one byte.
     pub(crate) fn per_byte(self) -> usize {
         match self {

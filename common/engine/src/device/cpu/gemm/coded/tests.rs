@@ -6,7 +6,7 @@ use super::{UNPACKED, Unpacked};
 use crate::device::cpu::gemm::affine::plain::Words;
 use crate::device::cpu::gemm::case::{Case, RowClass};
 use crate::device::cpu::gemm::table::{choose, entry};
-use crate::device::cpu::gemm::weight::Acts;
+use crate::device::cpu::gemm::weight::{Acts, Bits};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
 use crate::matrix::StoredMatrix;
@@ -22,7 +22,7 @@ const TOLERANCE: f64 = 1e-5;
 fn encodings() -> impl Iterator<Item = Encoding> {
     let is_read = |encoding: &Encoding| match encoding {
         Encoding::Float(_) => true,
-        Encoding::Affine(format) => matches!(format.bits(), 4 | 8),
+        Encoding::Affine(format) => Bits::of_affine(format.bits()).is_some(),
         _ => false,
     };
     Encoding::all().into_iter().filter(move |encoding| !is_read(encoding))
