@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
-use super::harmless::{HARMLESS, NEUTRAL, OFF};
+use super::harmless::{HARMLESS, NEUTRAL};
 use super::limit;
 
 /// A JSON object whose null fields count as absent. Whoever asks for a field understands it.
@@ -45,20 +45,18 @@ impl<'a> Fields<'a> {
         self.understood.borrow_mut().extend(fields.iter().map(|&field| field.to_owned()));
     }
 
-    /// Refuses a field that nobody asked for, unless it is null or known to change no arithmetic in any family, whatever it says or
-    /// as it says it: nothing is computed as something else. That a field is `false` or 0 says nothing by itself: where the
-    /// reference has `true` if a file is silent, that changes as much.
+    /// Refuses a field that is switched on and that nobody asked for, unless it is known to change no arithmetic in any
+    /// family: nothing is computed as something else.
     ///
     /// # Errors
     /// [`ConfigError::Unsupported`]
     pub(super) fn refuse_others(&self, architecture: &'static str) -> Result<(), ConfigError> {
         let understood = self.understood.borrow();
         let known = |field: &str| understood.contains(field) || HARMLESS.contains(&field);
-        let is_nothing = |field: &str, value: &Value| {
-            let is_neutral = |it: &(&str, f64)| it.0 == field && value.as_f64() == Some(it.1);
-            value.is_null()
-                || (OFF.contains(&field) && is_off(value))
-                || NEUTRAL.iter().any(is_neutral)
+        let is_nothing = |field: &str, value: &Value| match NEUTRAL.iter().find(|it| it.0 == field)
+        {
+            Some((_, neutral)) => value.is_null() || value.as_f64() == Some(*neutral),
+            None => is_off(value),
         };
         match self.map.iter().find(|(field, value)| !known(field) && !is_nothing(field, value)) {
             None => Ok(()),

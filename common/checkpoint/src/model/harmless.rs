@@ -52,25 +52,18 @@ pub(super) const HARMLESS: &[&str] = &[
     "num_logits_to_keep",
     "output_attentions",
     "output_hidden_states",
-    "output_scores",
     "problem_type",
     "return_dict",
     "return_dict_in_generate",
     "task_specific_params",
-    "tf_legacy_loss",
     "torchscript",
     "use_cache",
     // Text.
-    "bad_words_ids",
     "begin_suppress_tokens",
     "bos_token_id",
     "decoder_start_token_id",
-    "diversity_penalty",
     "do_sample",
-    "early_stopping",
-    "encoder_no_repeat_ngram_size",
     "eos_token_id",
-    "exponential_decay_length_penalty",
     "forced_bos_token_id",
     "forced_eos_token_id",
     "length_penalty",
@@ -79,13 +72,11 @@ pub(super) const HARMLESS: &[&str] = &[
     "max_new_tokens",
     "min_length",
     "model_max_length",
-    "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
     "num_return_sequences",
     "pad_token_id",
     "prefix",
-    "remove_invalid_values",
     "repetition_penalty",
     "sep_token_id",
     "suppress_tokens",
@@ -95,26 +86,6 @@ pub(super) const HARMLESS: &[&str] = &[
     "top_p",
     "typical_p",
     "unk_token_id",
-];
-
-/// Fields that change nothing where they are `false`, 0, or without entries: what they are about is not there, as in all
-/// families that do not ask for them. Published files have each of these in families that have no use for it.
-pub(super) const OFF: &[&str] = &[
-    // Biases: a matrix that has one has a tensor more, without which, or with which alone, a file is refused.
-    "attention_bias",
-    "lm_head_bias",
-    "mlp_bias",
-    "use_bias",
-    // Attention to another model's states, matrices in common with it, and attention to what comes later.
-    "add_cross_attention",
-    "tie_encoder_decoder",
-    "use_bidirectional_attention",
-    // Heads that were taken out of layers, and layers that have no experts among such that have.
-    "mlp_only_layers",
-    "pruned_heads",
-    // Windows of the past, and positions of pictures.
-    "use_mrope",
-    "use_sliding_window",
 ];
 
 /// Fields that change nothing if they have this value, and something with any other one, 0 included: all of them multiply or

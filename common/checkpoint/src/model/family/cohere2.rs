@@ -37,7 +37,6 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     fields.understand(&["layer_switch", "rotary_pct"]); // As layer_types, and of a part that is always whole.
     fields.understand(&["use_embedding_sharing", "use_gated_activation", "use_parallel_block"]);
     fields.understand(&["use_parallel_embedding"]);
-    decoder.refuse(fields, &["use_qk_norm"])?;
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     let multiplier = fields.optional_number("logit_scale", 0.0, limit::FACTOR)?.unwrap_or(0.0625);
     let mlp = decoder.mlp(fields)?;

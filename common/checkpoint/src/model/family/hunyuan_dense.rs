@@ -18,7 +18,6 @@ const ROTARY: Rotary = Rotary { alpha: true, ..Rotary::FULL };
 /// Tokens among others, sizes of what is not there, and how the reference shares work.
 const OTHERS: &[&str] = &[
     "cla_share_factor",
-    "class_num",
     "dense_list",
     "eod_token_id",
     "im_end_id",
@@ -39,7 +38,7 @@ const NORMS: [&str; 2] = ["self_attn.query_layernorm", "self_attn.key_layernorm"
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, ROTARY)?;
     decoder.require(fields, &["use_qk_norm", "use_rotary_pos_emb"])?;
-    decoder.refuse(fields, &["add_classification_head", "use_cla"])?;
+    decoder.refuse(fields, &["use_cla"])?;
     decoder.only(fields, "norm_type", &["rms"])?;
     if let Some(other) = fields.optional_size("attention_head_dim", limit::HEAD_DIM)?
         && other != decoder.attention().head_dim

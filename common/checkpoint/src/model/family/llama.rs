@@ -19,7 +19,6 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         None | Some("swiglu") => {}
         Some(other) => return Err(decoder.unsupported("activation", other)),
     }
-    decoder.refuse(fields, &["rope_interleaved"])?; // Of neighbours: SmolLM 2 says that it is not.
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     let mlp_bias = fields.flag("mlp_bias")?.unwrap_or(false);
     let mlp = MlpSpec { bias: mlp_bias, ..decoder.mlp(fields)? };

@@ -63,7 +63,6 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         }
     }
     let decoder = Decoder::read(fields, TEXT.architecture, ROTARY)?;
-    decoder.refuse(fields, &["for_llm_compressor"])?; // Experts would be modules by themselves.
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     let turned_norm = fields.flag("use_qk_norm")?.unwrap_or(true).then_some(decoder.eps);
     let rotates = rotates(fields, decoder.num_layers)?;
