@@ -82,6 +82,11 @@ impl<'a> Fields<'a> {
         self.map.values()
     }
 
+    /// The fields of the object, null ones among them.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        self.map.iter()
+    }
+
     pub(super) fn text(&self, field: &str) -> Result<Option<&'a str>, ConfigError> {
         self.get(field)
             .map(|value| value.as_str().ok_or_else(|| wrong(field, "a string", value)))

@@ -16,6 +16,7 @@ mod dense;
 mod experts;
 mod families;
 mod gates;
+mod gemma3;
 mod gemma3n;
 mod gemma4;
 mod gpt_oss;
@@ -87,8 +88,8 @@ fn configuration(name: &str) -> Value {
 
 /// What arrives of a specification: all but what only its files need.
 fn as_sent(model: ModelSpec) -> ModelSpec {
-    let (other_prefixes, other_modules) = (Vec::new(), Vec::new());
-    ModelSpec { quantization: None, other_prefixes, other_modules, ..model }
+    let (other_prefixes, other_names, other_modules) = (Vec::new(), Vec::new(), Vec::new());
+    ModelSpec { quantization: None, other_prefixes, other_names, other_modules, ..model }
 }
 
 fn golden(name: &str) -> ModelSpec {
@@ -216,9 +217,9 @@ refuses! {
         E::OutOfRange { .. }, "rope_theta";
     refuses_an_end_token_as_text: with(llama(), json!({"eos_token_id": "</s>"})),
         E::WrongType { .. }, "eos_token_id";
-    refuses_a_multimodal_wrapper: json!({"architectures": ["Gemma3ForConditionalGeneration"],
-        "model_type": "gemma3", "text_config": {}}),
-        E::UnsupportedArchitecture { .. }, "Gemma3ForConditionalGeneration";
+    refuses_a_multimodal_wrapper: json!({"architectures": ["LlavaForConditionalGeneration"],
+        "model_type": "llava", "text_config": {}}),
+        E::UnsupportedArchitecture { .. }, "LlavaForConditionalGeneration";
 }
 
 #[test]

@@ -51,6 +51,10 @@ pub struct ModelSpec {
     /// How names of tensors begin that are for something else than text. Not sent: nobody gets these.
     #[serde(skip)]
     pub other_prefixes: Vec<Name>,
+    /// How names of tensors begin in files of another version of the reference, where that may be. Not sent: a specification
+    /// has the names of its files, once they are known.
+    #[serde(skip)]
+    pub other_names: Vec<Beginning>,
     /// How names of tensors begin, below a layer, that are for something else than what is computed. Not sent, either.
     #[serde(skip)]
     pub other_modules: Vec<Name>,
@@ -63,6 +67,15 @@ pub struct ModelSpec {
     pub bos_token_id: Option<u32>,
     /// Tokens that end a text, in the order given.
     pub eos_token_ids: Vec<u32>,
+}
+
+/// How names of tensors begin that are called otherwise in files of another version of the reference.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Beginning {
+    /// As the specification has it.
+    pub usual: Name,
+    /// As those files have it.
+    pub other: Name,
 }
 
 /// What becomes of the products of the output head: `softcap · tanh(multiplier · x / softcap)`.

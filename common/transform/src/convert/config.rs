@@ -112,6 +112,7 @@ pub(super) fn say_in_older_keys(
 /// Families that mlx-lm reads by the keys of transformers 5, as they came after it, or by those that published files have in
 /// the text model's part.
 const KNOWN_BY_NEWER_KEYS: &[&str] = &[
+    "Gemma3ForConditionalGeneration",
     "Ministral3ForCausalLM",
     "Mistral3ForConditionalGeneration",
     "Gemma3nForCausalLM",

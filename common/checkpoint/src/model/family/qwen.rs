@@ -1,5 +1,7 @@
 //! What Qwen3.5's families share, with experts and without: how the text model lies beside others.
 
+use serde_json::Map;
+
 use super::wrapper::Wrapper;
 use crate::model::fields::Fields;
 use crate::model::recurrent::DeltaInputs;
@@ -18,6 +20,8 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
     architecture: "",
     replaced: "model.",
     prefix: "model.language_model.",
+    other_names: &[],
+    defaults: Map::new,
     texts: &[],
     others: &["model.visual."],
     tied: false,
