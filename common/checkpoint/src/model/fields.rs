@@ -191,6 +191,24 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// A list of numbers greater than `above`, each at most `most`, and no more of them than `count`; it must be there.
+    pub(super) fn numbers(
+        &self,
+        field: &str,
+        above: f64,
+        most: f64,
+        count: usize,
+    ) -> Result<Vec<f64>, ConfigError> {
+        let missing = || ConfigError::Missing { field: field.to_owned() };
+        let value = self.get(field).ok_or_else(missing)?;
+        let refused = || wrong(field, "a list of numbers that may be divided by", value);
+        let items = value.as_array().filter(|items| items.len() <= count).ok_or_else(refused)?;
+        let number = |item: &Value| {
+            item.as_f64().filter(|number| *number > above && *number <= most).ok_or_else(refused)
+        };
+        items.iter().map(number).collect()
+    }
+
     /// One token id, a list of them, or none. Negative ids mean "no token" in some files.
     pub(super) fn token_ids(&self, field: &str) -> Result<Vec<u32>, ConfigError> {
         let Some(value) = self.get(field) else {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::given::GivenSpec;
 use super::kv::KvDtype;
 use super::quantization::Quantization;
-use super::rotation::RotationSpec;
+use super::rotation::{RopeScaling, RotationSpec};
 use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, TensorSpec, is_default};
 use super::streams::{LayerStreamsSpec, StreamsSpec};
 use crate::range::LayerRange;
@@ -182,6 +182,18 @@ impl ModelSpec {
             .collect();
         begins.push(layers.end);
         begins.windows(2).map(|pair| LayerRange::new(pair[0], pair[1])).collect()
+    }
+
+    /// The longest context of which the rotations are those of short sequences; `None` if all contexts have the same.
+    pub fn short_context(&self) -> Option<usize> {
+        let of_rotation = |rotation: &RotationSpec| match rotation.rope.scaling {
+            RopeScaling::LongRope { original_max_position, .. } => {
+                Some(original_max_position as usize)
+            }
+            _ => None,
+        };
+        let shortest = self.rotations.iter().filter_map(of_rotation).min();
+        shortest.filter(|shortest| (1..self.max_position_embeddings).contains(shortest))
     }
 
     /// Bytes of keys and values of one position in all layers.

@@ -142,6 +142,19 @@ fn scaling(scaling: &RopeScaling) -> Option<Value> {
         RopeScaling::Linear { factor } | RopeScaling::Proportional { factor, .. } => {
             json!({ "factor": factor })
         }
+        RopeScaling::LongRope {
+            short_factor,
+            long_factor,
+            original_max_position,
+            attention_factor,
+        } => {
+            json!({
+                "short_factor": short_factor,
+                "long_factor": long_factor,
+                "original_max_position_embeddings": positions(*original_max_position),
+                "attention_factor": attention_factor,
+            })
+        }
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,

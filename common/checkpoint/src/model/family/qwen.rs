@@ -5,14 +5,14 @@ use serde_json::Map;
 use super::wrapper::Wrapper;
 use crate::model::fields::Fields;
 use crate::model::recurrent::DeltaInputs;
-use crate::model::rope::Rotary;
+use crate::model::rope::{MROPE_SECTION, Rotary};
 use crate::model::spec::Name;
 
 /// Of pictures and of sounds: of text alone, all three of its positions are the same.
 pub(super) const ROTARY: Rotary = Rotary {
     theta: 1e7,
     part: 0.25,
-    beside: &["mrope_section", "mrope_interleaved"],
+    beside: &[MROPE_SECTION, "mrope_interleaved"],
     ..Rotary::PARTIAL
 };
 /// How files of the Hub have the text model beside others.
