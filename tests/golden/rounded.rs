@@ -59,6 +59,8 @@ pub(crate) const IN_BF16: &[&str] = &[
     "llama-gptq4",
     "llama-nf4",
     "qwen2-nf4-plain",
+    "gemma3-vision",
+    "phi3-longrope",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[

@@ -7,6 +7,7 @@ mod blocks;
 mod found;
 mod gguf;
 mod kv;
+mod longrope;
 #[path = "../../../tests/golden/rounded.rs"]
 mod rounded;
 mod slices;

@@ -17,11 +17,12 @@ pub(crate) struct Frequencies {
 }
 
 impl Frequencies {
-    /// The frequencies of a rotation, scaled as it says.
-    pub(crate) fn new(rotation: &RotationSpec) -> Frequencies {
-        let inverse = inverse_frequencies(&rotation.rope, rotation.dim);
+    /// The frequencies of a rotation, scaled as it says, where no sequence may have more than so many positions.
+    pub(crate) fn new(rotation: &RotationSpec, max_positions: usize) -> Frequencies {
+        let inverse = inverse_frequencies(&rotation.rope, rotation.dim, max_positions);
         let factor = match rotation.rope.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
+            RopeScaling::Yarn { attention_factor, .. }
+            | RopeScaling::LongRope { attention_factor, .. } => attention_factor as f32,
             RopeScaling::None
             | RopeScaling::Linear { .. }
             | RopeScaling::Llama3 { .. }
@@ -50,7 +51,11 @@ impl Frequencies {
 
 /// `1 / theta^(2i / rotary_dim)` for each pair `i`, then scaled; in f32 like the reference
 /// (`modeling_rope_utils` of Hugging Face transformers).
-fn inverse_frequencies(rope: &Rope, rotary_dim: usize) -> Vec<f32> {
+///
+/// Where long sequences have other frequencies, `max_positions` decides, not how long a sequence is: what is kept of its first
+/// positions stays right however long it gets, and wherever it goes on. The reference goes by each sequence, and computes all
+/// that it kept again once one gets longer than `original_max_position`; llama.cpp decides as we do.
+fn inverse_frequencies(rope: &Rope, rotary_dim: usize, max_positions: usize) -> Vec<f32> {
     let theta = f64::from(rope.theta as f32);
     let plain = (0..rotary_dim / 2).map(|pair| {
         let exponent = (2 * pair) as f32 / rotary_dim as f32;
@@ -59,6 +64,16 @@ fn inverse_frequencies(rope: &Rope, rotary_dim: usize) -> Vec<f32> {
     match rope.scaling {
         RopeScaling::None => plain.collect(),
         RopeScaling::Linear { factor } => plain.map(|f| f / factor as f32).collect(),
+        RopeScaling::LongRope {
+            ref short_factor,
+            ref long_factor,
+            original_max_position,
+            attention_factor: _,
+        } => {
+            let is_long = max_positions as f64 > original_max_position;
+            let factors = if is_long { long_factor } else { short_factor };
+            plain.zip(factors).map(|(f, factor)| f / *factor as f32).collect()
+        }
         RopeScaling::Proportional { rotating, factor } => {
             let turns = |(pair, frequency): (usize, f32)| match pair < rotating {
                 true => frequency / factor as f32,
@@ -139,9 +154,29 @@ mod tests {
     #[test]
     fn plain_and_linear_follow_their_formulas() {
         let rope = Rope { theta: 10000.0, scaling: RopeScaling::None };
-        close(&inverse_frequencies(&rope, 8), &[1.0, 0.1, 0.01, 0.001]);
+        close(&inverse_frequencies(&rope, 8, 64), &[1.0, 0.1, 0.01, 0.001]);
         let rope = Rope { theta: 10000.0, scaling: RopeScaling::Linear { factor: 4.0 } };
-        close(&inverse_frequencies(&rope, 8), &[0.25, 0.025, 0.0025, 0.00025]);
+        close(&inverse_frequencies(&rope, 8, 64), &[0.25, 0.025, 0.0025, 0.00025]);
+    }
+
+    #[test]
+    fn longrope_has_factors_for_contexts_that_are_longer_than_the_first_one() {
+        let scaling = RopeScaling::LongRope {
+            short_factor: vec![1.0, 1.25, 1.5, 2.0],
+            long_factor: vec![2.0, 4.0, 8.0, 16.0],
+            original_max_position: 4096.0,
+            attention_factor: 1.5,
+        };
+        let rope = Rope { theta: 10000.0, scaling };
+        let short = [1.0, 0.1 / 1.25, 0.01 / 1.5, 0.001 / 2.0];
+        for context in [1, 4096] {
+            close(&inverse_frequencies(&rope, 8, context), &short);
+        }
+        let long = [0.5, 0.1 / 4.0, 0.01 / 8.0, 0.001 / 16.0];
+        close(&inverse_frequencies(&rope, 8, 4097), &long);
+        let rotation = RotationSpec { rope, dim: 8, pairs: RotaryPairs::Halves };
+        let rows = [AttendRow { position: 0, blocks: &[], is_known: false }];
+        assert_eq!(Frequencies::new(&rotation, 4096).rotation(&rows).cos, vec![1.5; 4]);
     }
 
     #[test]
@@ -156,7 +191,7 @@ mod tests {
         // Wavelengths 6.28 (short), 62.8 (between 25 and 100), 628 and 6283 (long).
         let smooth = (100.0 / 62.831_853 - 1.0) / 3.0;
         let blended = (1.0 - smooth) * 0.1 / 8.0 + smooth * 0.1;
-        close(&inverse_frequencies(&rope, 8), &[1.0, blended, 0.00125, 0.000125]);
+        close(&inverse_frequencies(&rope, 8, 64), &[1.0, blended, 0.00125, 0.000125]);
     }
 
     #[test]
@@ -171,7 +206,7 @@ mod tests {
         };
         let frequencies = |truncate| {
             let rope = Rope { theta: 10000.0, scaling: scaling(truncate) };
-            inverse_frequencies(&rope, 8)
+            inverse_frequencies(&rope, 8, 64)
         };
         // Turns in 100 positions: 15.9, 1.59, 0.159 and 0.0159; eight are between pairs 0 and 1, one is between 1 and 2.
         close(&frequencies(true), &[1.0, 0.1 * (0.5 + 0.5 / 4.0), 0.0025, 0.00025]);
@@ -183,7 +218,7 @@ mod tests {
         let rope = Rope { theta: 10000.0, scaling: scaling(true) };
         let rotation = RotationSpec { rope, dim: 8, pairs: RotaryPairs::Halves };
         let rows = [AttendRow { position: 0, blocks: &[], is_known: false }];
-        let angles = Frequencies::new(&rotation).rotation(&rows);
+        let angles = Frequencies::new(&rotation, 64).rotation(&rows);
         assert_eq!((angles.cos, angles.sin), (vec![2.0; 4], vec![0.0; 4]));
     }
 }

@@ -139,7 +139,11 @@ impl Stage {
             layers,
             row: RowLayout::new(model, layers),
             is_recurrent: layers.iter().any(|layer| model.layers[layer].kept().state > 0),
-            frequencies: model.rotations.iter().map(Frequencies::new).collect(),
+            frequencies: model
+                .rotations
+                .iter()
+                .map(|rotation| Frequencies::new(rotation, options.max_positions))
+                .collect(),
             parts,
             options,
             watch,

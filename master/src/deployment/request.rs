@@ -15,7 +15,8 @@ use crate::sizing::{DEFAULT_CONTEXT, Promise};
 /// nothing is said.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlanRequest {
-    /// Longest sequence to make room for (tokens); `None`: what the model has, at most [`DEFAULT_CONTEXT`].
+    /// Longest sequence to make room for (tokens); `None`: what the model has, at most [`DEFAULT_CONTEXT`], and no more than
+    /// what its rotations of short sequences are for.
     pub context: Option<usize>,
     /// Whether a model with fewer positions than `context` gets all that it has: what is asked is asked of several models.
     pub context_is_most: bool,
@@ -71,7 +72,10 @@ impl PlanRequest {
         let context = match self.context {
             Some(context) if self.context_is_most => context.min(most),
             Some(context) => context,
-            None => most.min(DEFAULT_CONTEXT),
+            None => {
+                let short = checkpoint.config.short_context().unwrap_or(most);
+                most.min(DEFAULT_CONTEXT).min(short)
+            }
         };
         if !(1..=most).contains(&context) {
             return Err(WrongArgument::new("--context", context, format!("1 to {most}")).into());
@@ -137,6 +141,8 @@ impl FromStr for Encode {
 
 #[cfg(test)]
 mod tests {
+    use cake_checkpoint::RopeScaling;
+
     use super::*;
 
     #[test]
@@ -152,5 +158,22 @@ mod tests {
         assert!(promise(1 << 20, most >> 20).is_ok());
         let said = promise(1 << 20, (most >> 20) + 1).expect_err("refused").to_string();
         assert!(said.contains("--context") && said.contains("--parallel"), "{said}");
+    }
+
+    #[test]
+    fn a_context_has_the_rotations_of_short_sequences_unless_more_is_asked_for() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/phi3-longrope");
+        let mut checkpoint = Checkpoint::open(model).expect("a golden model");
+        let RopeScaling::LongRope { original_max_position, .. } =
+            &mut checkpoint.config.rotations[0].rope.scaling
+        else {
+            panic!("it has such a rotation")
+        };
+        *original_max_position = 64.0;
+        let context = |context| {
+            let request = PlanRequest { context, ..PlanRequest::default() };
+            request.promise(&checkpoint).expect("a promise").context
+        };
+        assert_eq!((context(None), context(Some(65))), (64, 65));
     }
 }

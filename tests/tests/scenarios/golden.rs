@@ -128,6 +128,8 @@ answers_as_the_reference_does! {
     llama_in_4_bits_of_gptq: "llama-gptq4",
     codes_of_levels_behind_scales_with_scales: "llama-nf4",
     codes_of_levels_behind_scales: "qwen2-nf4-plain",
+    gemma3_beside_what_sees: "gemma3-vision",
+    phi3_with_longrope: "phi3-longrope",
 }
 
 #[test]

@@ -243,6 +243,11 @@ fn warn_about(tensors: &[Tensor], config: &ModelSpec, warnings: &mut Vec<String>
             ));
         }
     }
+    if let Some(short) = config.short_context() {
+        warnings.push(format!(
+            "rotations differ for sequences of more than {short} positions: a context of at most so many, as it is unless more is asked for, has those of short ones, a longer context those of long ones for all that it holds"
+        ));
+    }
     for prefix in &config.other_prefixes {
         let found = tensors.iter().filter(|tensor| tensor.name.starts_with(&**prefix)).count();
         if found > 0 {

@@ -6,7 +6,7 @@
 //! configuration has `desc_act`; where it only counts up, it is not sent.
 
 use super::format::Layout;
-use super::integers::{groups, order, take, take_words, turned, weight, words, zeros};
+use super::integers::{groups, in_pieces, order, take, take_words, turned, weight, words, zeros};
 use super::module::Module;
 use super::word::Word;
 use crate::container::{Across, Places, StoredTensor, Strides};
@@ -39,9 +39,6 @@ pub struct Gptq {
     pub(crate) is_ordered: bool,
 }
 
-/// Bytes of zero points that are looked at.
-const LOOKED_AT: u64 = 4096;
-
 impl Gptq {
     /// One of its formats, all of which there are: the configuration was refused otherwise.
     pub(crate) fn format(&self, zero: Zero, order: Order) -> Option<Integer> {
@@ -50,15 +47,18 @@ impl Gptq {
 
     /// Whether the zero points of a module all say the middle. The configuration says that they do; some files say it one
     /// way and have the zero points of the other (8, not 7, under the name of the version that adds 1), and some say it and
-    /// have others: the first of them decide.
+    /// have others: each of them is looked at, as those that say the middle are dropped.
     fn is_middle(&self, module: &Module<'_>, zeros: &StoredTensor) -> Result<bool, Error> {
         if !self.is_symmetric {
             return Ok(false);
         }
-        let mut found = vec![0; zeros.bytes.min(LOOKED_AT) as usize];
-        (module.read)(zeros, 0, &mut found)?;
         let ways: [u8; 2] = if self.bits == 4 { [0x77, 0x88] } else { [0x7f, 0x80] };
-        Ok(ways.iter().any(|way| found.iter().all(|found| found == way)))
+        let mut way = None; // All in one: half of each would be no version.
+        in_pieces(module, zeros, |_, piece| {
+            way = way.or(piece.first().copied());
+            let is_way = |found: &u8| way == Some(*found) && ways.contains(found);
+            Ok(piece.iter().all(is_way))
+        })
     }
 }
 
@@ -95,5 +95,56 @@ impl Layout for Gptq {
         let stored = (zero != Zero::Middle).then(|| zeros(stored, rows, across));
         let parts = [weight(turned(codes), format), turned(scales)].into_iter();
         Ok(parts.chain(stored).chain(ordered).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::container::Lies;
+    use crate::dtype::Dtype;
+    use crate::encoding::ModuleFormat;
+    use crate::layout::integers::AT_ONCE;
+
+    #[test]
+    fn each_zero_point_of_symmetric_codes_is_looked_at() {
+        let bytes = 2 * AT_ONCE + 12;
+        let zeros = StoredTensor {
+            name: "up_proj.qzeros".to_owned(),
+            file: 0,
+            dtype: Dtype::I32,
+            shape: vec![1, bytes / 4],
+            offset: 0,
+            bytes,
+            lies: Lies::Together,
+            encoding: None,
+        };
+        for (bits, ways) in [(4, [0x77, 0x88]), (8, [0x7f, 0x80])] {
+            let zero = Zero::OneMore;
+            let gptq = Gptq { bits, group: Some(32), zero, is_symmetric: true, is_ordered: false };
+            let is_middle = |found: &[u8]| {
+                let read = |_: &StoredTensor, start: u64, piece: &mut [u8]| {
+                    piece.copy_from_slice(&found[start as usize..][..piece.len()]);
+                    Ok(())
+                };
+                let (called, tensors) = (&mut BTreeMap::new(), Vec::new());
+                let (path, said, words) = ("up_proj", ModuleFormat::Plain, WORDS);
+                let module = Module { path, said, tensors, words, called, read: &read };
+                gptq.is_middle(&module, &zeros).unwrap()
+            };
+            for way in ways {
+                let mut found = vec![way; bytes as usize];
+                assert!(is_middle(&found));
+                for place in [0, 4096, AT_ONCE, bytes - 1] {
+                    for other in [way ^ 0x10, ways[0] ^ ways[1] ^ way] {
+                        found[place as usize] = other;
+                        assert!(!is_middle(&found), "{other:x} at {place}");
+                    }
+                    found[place as usize] = way;
+                }
+            }
+        }
     }
 }

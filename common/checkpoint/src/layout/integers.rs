@@ -8,6 +8,8 @@ use crate::encoding::{Encoding, Integer, Part};
 
 /// Bits of the words that codes are packed in.
 pub(super) const WORD: u64 = 32;
+/// Bytes of a tensor that are read at once where all of it is looked at.
+pub(super) const AT_ONCE: u64 = 64 << 10;
 
 /// The two dimensions of the words of codes of a module.
 ///
@@ -114,21 +116,16 @@ pub(super) fn order(
     format: Integer,
     columns: u64,
 ) -> Result<Option<StoredTensor>, crate::Error> {
-    /// Bytes that are read at once.
-    const AT_ONCE: u64 = 64 << 10;
     let encoding = Encoding::Integer(format);
     let tensor = take_words(module, Part::Groups, encoding, &[columns])?;
     let count = groups(module, format, columns)?;
     let group = format.group().map_or(columns, |group| group as u64).max(1);
     let mut is_usual = true;
-    let mut piece = vec![0; AT_ONCE.min(tensor.bytes) as usize];
-    for start in (0..tensor.bytes).step_by(AT_ONCE as usize) {
-        let piece = &mut piece[..(tensor.bytes - start).min(AT_ONCE) as usize];
-        (module.read)(&tensor, start, piece)?;
+    let has_all = in_pieces(module, &tensor, |start, piece| {
         for (index, found) in (start / 4..).zip(piece.as_chunks::<4>().0) {
             let found = i32::from_le_bytes(*found);
             if found == -1 {
-                return Ok(None);
+                return Ok(false);
             }
             if !u64::try_from(found).is_ok_and(|found| found < count) {
                 let tensor = module.word(Part::Groups);
@@ -138,6 +135,28 @@ pub(super) fn order(
             }
             is_usual &= index / group == found as u64;
         }
+        Ok(true)
+    })?;
+    Ok((has_all && !is_usual).then_some(StoredTensor { dtype: Dtype::U32, ..tensor }))
+}
+
+/// Looks at all bytes of a tensor, in pieces of bounded size, each with where it begins, as long as `look` says that it wants
+/// more: whether it did to the end.
+///
+/// # Errors
+/// Whatever `look` or reading says.
+pub(super) fn in_pieces(
+    module: &Module<'_>,
+    tensor: &StoredTensor,
+    mut look: impl FnMut(u64, &[u8]) -> Result<bool, crate::Error>,
+) -> Result<bool, crate::Error> {
+    let mut piece = vec![0; AT_ONCE.min(tensor.bytes) as usize];
+    for start in (0..tensor.bytes).step_by(AT_ONCE as usize) {
+        let piece = &mut piece[..(tensor.bytes - start).min(AT_ONCE) as usize];
+        (module.read)(tensor, start, piece)?;
+        if !look(start, piece)? {
+            return Ok(false);
+        }
     }
-    Ok((!is_usual).then_some(StoredTensor { dtype: Dtype::U32, ..tensor }))
+    Ok(true)
 }

@@ -331,6 +331,19 @@ fn rotation(RotationSpec { rope, dim, pairs: _ }: &RotationSpec) -> Result<(), F
     match *scaling {
         RopeScaling::None => Ok(()),
         RopeScaling::Linear { factor } => divisor("factor", factor),
+        RopeScaling::LongRope {
+            ref short_factor,
+            ref long_factor,
+            original_max_position,
+            attention_factor,
+        } => {
+            for factors in [short_factor, long_factor] {
+                width("factors of frequencies", factors.len(), dim / 2)?;
+                factors.iter().try_for_each(|it| divisor("factor of a frequency", *it))?;
+            }
+            divisor("original_max_position", original_max_position)?;
+            self::factor("attention_factor", attention_factor)
+        }
         RopeScaling::Proportional { rotating, factor } => {
             size("pairs that rotate", rotating, 0, dim / 2)?;
             divisor("factor", factor)

@@ -34,8 +34,10 @@ pub enum ConfigError {
         "the rotating part of a head is {rotary_dim} (head_dim {head_dim} × partial_rotary_factor {factor}); it must be even, positive and at most head_dim"
     )]
     RotaryDim { rotary_dim: usize, head_dim: usize, factor: f64 },
+    #[error("{field} has {found} numbers, but {expected} pairs of a head rotate")]
+    RotationFactors { field: String, found: usize, expected: usize },
     #[error(
-        "rope type {rope_type:?} in {field} is not supported; supported are default, linear, llama3 and yarn"
+        "rope type {rope_type:?} in {field} is not supported; supported are default, linear, dynamic, llama3, yarn and longrope"
     )]
     UnsupportedRope { field: &'static str, rope_type: String },
     #[error("layer_types has {found} entries, num_hidden_layers is {expected}")]

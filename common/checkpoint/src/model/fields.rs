@@ -82,6 +82,11 @@ impl<'a> Fields<'a> {
         self.map.values()
     }
 
+    /// The fields of the object, null ones among them.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        self.map.iter()
+    }
+
     pub(super) fn text(&self, field: &str) -> Result<Option<&'a str>, ConfigError> {
         self.get(field)
             .map(|value| value.as_str().ok_or_else(|| wrong(field, "a string", value)))
@@ -184,6 +189,24 @@ impl<'a> Fields<'a> {
             least: format!("more than {above}"),
             most: most.to_string(),
         })
+    }
+
+    /// A list of numbers greater than `above`, each at most `most`, and no more of them than `count`; it must be there.
+    pub(super) fn numbers(
+        &self,
+        field: &str,
+        above: f64,
+        most: f64,
+        count: usize,
+    ) -> Result<Vec<f64>, ConfigError> {
+        let missing = || ConfigError::Missing { field: field.to_owned() };
+        let value = self.get(field).ok_or_else(missing)?;
+        let refused = || wrong(field, "a list of numbers that may be divided by", value);
+        let items = value.as_array().filter(|items| items.len() <= count).ok_or_else(refused)?;
+        let number = |item: &Value| {
+            item.as_f64().filter(|number| *number > above && *number <= most).ok_or_else(refused)
+        };
+        items.iter().map(number).collect()
     }
 
     /// One token id, a list of them, or none. Negative ids mean "no token" in some files.

@@ -4,7 +4,7 @@
 //! here, naming the field: nothing is loaded as something else.
 //!
 //! Start with `whole` (the model) and `spec` (a layer; `parts` is what its operations are made of, and `latent`, `network`, `experts` and `recurrent` are some of these; `given` is what travels beside hidden states). `parse` makes them of a configuration, `wire` of what a master sent;
-//! `check` is what holds of both.
+//! `check` is what holds of both, and `naming` the names that some files have otherwise.
 
 mod attention;
 mod check;
@@ -19,6 +19,7 @@ mod kv;
 mod latent;
 mod limit;
 mod names;
+mod naming;
 mod network;
 mod packed;
 mod parse;
@@ -59,5 +60,5 @@ pub use spec::{
 };
 pub use stacked::{ExpertSlice, unstack};
 pub use streams::{LayerStreamsSpec, StreamsSpec};
-pub use whole::{LogitsSpec, ModelSpec};
+pub use whole::{Beginning, LogitsSpec, ModelSpec};
 pub use wire::MAX_SPEC_BYTES;

@@ -68,6 +68,9 @@ const OF_ROTATIONS: &[&str] = &[
     "type",
 ];
 
+/// Where rotations of pictures and sounds say how their positions are shared out: the families that see have it beside theirs.
+pub(super) const MROPE_SECTION: &str = "mrope_section";
+
 /// What else stands beside `alpha`.
 const OF_ALPHA: &[&str] = &["beta_fast", "beta_slow", "mscale", "mscale_all_dim"];
 
@@ -148,6 +151,35 @@ fn attention_factor(factor: f64, scales: (Option<f64>, Option<f64>)) -> f64 {
     }
 }
 
+/// Factors for short contexts and for long ones (`_compute_longrope_parameters` in Hugging Face transformers).
+fn long_rope(
+    (field, dict): (&'static str, Option<&Fields<'_>>),
+    original: Option<f64>,
+    max_position_embeddings: usize,
+) -> Result<RopeScaling, ConfigError> {
+    let missing = || ConfigError::Missing { field: format!("{field}.short_factor") };
+    let dict = dict.ok_or_else(missing)?;
+    let factors = |name: &str| {
+        let factors = dict.numbers(name, 0.0, limit::FACTOR, limit::HEAD_DIM / 2);
+        factors.map_err(|error| error.inside(field))
+    };
+    let most = max_position_embeddings as f64;
+    let original_max_position = original.unwrap_or(most);
+    let factor = dict.optional_number("factor", 0.0, limit::FACTOR)?;
+    let factor = factor.unwrap_or(most / original_max_position);
+    let given = dict.optional_number("attention_factor", 0.0, limit::FACTOR)?;
+    let usual = || match factor > 1.0 {
+        true => (1.0 + factor.ln() / original_max_position.ln()).sqrt(),
+        false => 1.0,
+    };
+    Ok(RopeScaling::LongRope {
+        short_factor: factors("short_factor")?,
+        long_factor: factors("long_factor")?,
+        original_max_position,
+        attention_factor: given.unwrap_or_else(usual),
+    })
+}
+
 /// Where the base of the frequencies stands if no dictionary has it, and what it is if nothing has.
 #[derive(Clone, Copy)]
 struct Theta {
@@ -171,6 +203,13 @@ fn rotation(
         inside(name, above, limit::FACTOR)?
             .ok_or_else(|| ConfigError::Missing { field: format!("{field}.{name}") })
     };
+    let original = || {
+        let name = "original_max_position_embeddings";
+        match fields.optional_number(name, 0.0, limit::FACTOR)? {
+            Some(outer) => Ok(Some(outer)),
+            None => inside(name, 0.0, limit::FACTOR),
+        }
+    };
     if dict.as_ref().is_some_and(|dict| dict.values().any(|value| value.is_object())) {
         let found = "with parameters per layer type".to_owned();
         return Err(ConfigError::Unsupported { field: field.to_owned(), found, architecture });
@@ -183,6 +222,12 @@ fn rotation(
         Some(dict) => dict.text("rope_type")?.or(dict.text("type")?),
         None => None,
     };
+    let rope_type = match (rope_type, &dict) {
+        // What files call it that are older than its name.
+        (Some("su"), _) => Some("longrope"),
+        (Some("yarn"), Some(dict)) if dict.has("short_factor") => Some("longrope"),
+        (other, _) => other,
+    };
     let mut theta = theta.unwrap_or(outer.default);
     let scaling = match rope_type.unwrap_or("default") {
         "dynamic" if rotary.alpha => {
@@ -193,6 +238,13 @@ fn rotation(
             RopeScaling::None
         }
         "default" | "none" => RopeScaling::None,
+        // Of text alone, all positions of a token are the same.
+        "mrope" if rotary.beside.contains(&MROPE_SECTION) => RopeScaling::None,
+        "dynamic" => {
+            // It stretches the base of sequences that are longer than any here may be.
+            required("factor", 0.0)?;
+            RopeScaling::None
+        }
         "linear" => RopeScaling::Linear { factor: required("factor", 0.0)? },
         "proportional" if rotary.full_head_dim.is_some() => {
             let part = inside("partial_rotary_factor", 0.0, 1.0)?.unwrap_or(1.0);
@@ -202,12 +254,6 @@ fn rotation(
             RopeScaling::Proportional { rotating, factor }
         }
         "llama3" => {
-            let most = limit::FACTOR;
-            let name = "original_max_position_embeddings";
-            let original = match fields.optional_number(name, 0.0, most)? {
-                Some(outer) => Some(outer),
-                None => inside(name, 0.0, most)?,
-            };
             let low_freq_factor = required("low_freq_factor", 0.0)?;
             let high_freq_factor = required("high_freq_factor", 0.0)?;
             if high_freq_factor < low_freq_factor {
@@ -215,22 +261,19 @@ fn rotation(
                     field: format!("{field}.high_freq_factor"),
                     found: high_freq_factor.to_string(),
                     least: low_freq_factor.to_string(),
-                    most: most.to_string(),
+                    most: limit::FACTOR.to_string(),
                 });
             }
             RopeScaling::Llama3 {
                 factor: required("factor", 0.0)?,
                 low_freq_factor,
                 high_freq_factor,
-                original_max_position: original.unwrap_or(max_position_embeddings as f64),
+                original_max_position: original()?.unwrap_or(max_position_embeddings as f64),
             }
         }
+        "longrope" => long_rope((field, dict.as_ref()), original()?, max_position_embeddings)?,
         "yarn" => {
-            let name = "original_max_position_embeddings";
-            let original = match fields.optional_number(name, 0.0, limit::FACTOR)? {
-                Some(original) => Some(original),
-                None => inside(name, 0.0, limit::FACTOR)?,
-            };
+            let original = original()?;
             let most = max_position_embeddings as f64;
             let factor = match inside("factor", 0.0, limit::FACTOR)? {
                 Some(factor) => factor,
@@ -291,6 +334,15 @@ fn rotation(
     let dim = exact.unwrap_or((head_dim as f64 * factor) as usize); // Rounded down, as the reference does.
     if dim == 0 || !dim.is_multiple_of(2) {
         return Err(ConfigError::RotaryDim { rotary_dim: dim, head_dim, factor });
+    }
+    if let RopeScaling::LongRope { short_factor, long_factor, .. } = &scaling {
+        for (name, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
+            let (found, expected) = (factors.len(), dim / 2);
+            if found != expected {
+                let field = format!("{field}.{name}");
+                return Err(ConfigError::RotationFactors { field, found, expected });
+            }
+        }
     }
     let rope = Rope { theta, scaling };
     Ok(RotationSpec { rope, dim, pairs: rotary.pairs })

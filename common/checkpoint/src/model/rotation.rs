@@ -76,6 +76,19 @@ pub enum RopeScaling {
         /// What sines and cosines are multiplied with.
         attention_factor: f64,
     },
+    /// Every frequency is divided by a factor of its own, of which there are two: one where no sequence may be longer than the
+    /// model was first trained for, one where a sequence may be (LongRoPE, arXiv:2402.13753).
+    #[serde(rename = "longrope")]
+    LongRope {
+        /// Of each pair, where the context is at most `original_max_position`.
+        short_factor: Vec<f64>,
+        /// Of each pair, where it is longer: of all positions then, as what is kept of the first ones stays as it was turned.
+        long_factor: Vec<f64>,
+        /// Context the model was first trained for.
+        original_max_position: f64,
+        /// What sines and cosines are multiplied with.
+        attention_factor: f64,
+    },
     /// The first pairs rotate, with frequencies as if all did, and the others do not (Gemma 4).
     Proportional {
         /// How many do.
@@ -93,6 +106,7 @@ impl RopeScaling {
             RopeScaling::Linear { .. } => "linear",
             RopeScaling::Llama3 { .. } => "llama3",
             RopeScaling::Yarn { .. } => "yarn",
+            RopeScaling::LongRope { .. } => "longrope",
             RopeScaling::Proportional { .. } => "proportional",
         }
     }

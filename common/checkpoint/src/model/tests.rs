@@ -16,6 +16,7 @@ mod dense;
 mod experts;
 mod families;
 mod gates;
+mod gemma3;
 mod gemma3n;
 mod gemma4;
 mod gpt_oss;
@@ -87,8 +88,8 @@ fn configuration(name: &str) -> Value {
 
 /// What arrives of a specification: all but what only its files need.
 fn as_sent(model: ModelSpec) -> ModelSpec {
-    let (other_prefixes, other_modules) = (Vec::new(), Vec::new());
-    ModelSpec { quantization: None, other_prefixes, other_modules, ..model }
+    let (other_prefixes, other_names, other_modules) = (Vec::new(), Vec::new(), Vec::new());
+    ModelSpec { quantization: None, other_prefixes, other_names, other_modules, ..model }
 }
 
 fn golden(name: &str) -> ModelSpec {
@@ -148,13 +149,25 @@ refuses! {
         E::UnsupportedLayerType { layer: 0, .. }, "chunked_attention";
     refuses_an_unknown_rope_type: with(llama(), json!({"rope_scaling": {"rope_type": "spiral"}})),
         E::UnsupportedRope { .. }, "spiral";
-    refuses_dynamic_rope: with(llama(), json!({"rope_scaling": {"type": "dynamic", "factor": 2}})),
-        E::UnsupportedRope { .. }, "dynamic";
+    refuses_dynamic_without_a_factor: with(llama(), json!({"rope_scaling": {"type": "dynamic"}})),
+        E::Missing { .. }, "rope_scaling.factor";
+    refuses_rotations_of_pictures_where_the_family_sees_none:
+        with(llama(), json!({"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}})),
+        E::UnsupportedRope { .. }, "mrope";
     refuses_yarn_without_factor_and_length: with(llama(), json!({"rope_parameters": {"rope_type": "yarn"}})),
         E::Missing { .. }, "rope_parameters.factor";
-    refuses_longrope_whatever_the_length_of_its_factors: with(family("Phi3ForCausalLM", "phi3"),
-        json!({"rope_scaling": {"type": "su", "long_factor": [1.0], "short_factor": [1.0]}})),
-        E::UnsupportedRope { .. }, "su";
+    refuses_longrope_without_long_factors: with(family("Phi3ForCausalLM", "phi3"),
+        json!({"rope_scaling": {"type": "longrope", "short_factor": vec![1.0; 8]}})),
+        E::Missing { .. }, "rope_scaling.long_factor";
+    refuses_longrope_with_factors_for_other_pairs: with(family("Phi3ForCausalLM", "phi3"),
+        json!({"rope_scaling": {"type": "su", "long_factor": vec![1.0; 8], "short_factor": vec![1.0; 7]}})),
+        E::RotationFactors { found: 7, expected: 8, .. }, "rope_scaling.short_factor has 7 numbers";
+    refuses_longrope_factors_of_zero: with(family("Phi3ForCausalLM", "phi3"),
+        json!({"rope_scaling": {"type": "longrope", "long_factor": vec![0.0; 8], "short_factor": vec![1.0; 8]}})),
+        E::WrongType { .. }, "rope_scaling.long_factor";
+    refuses_longrope_factors_as_text: with(family("Phi3ForCausalLM", "phi3"),
+        json!({"rope_scaling": {"type": "longrope", "long_factor": "1", "short_factor": vec![1.0; 8]}})),
+        E::WrongType { .. }, "rope_scaling.long_factor";
     refuses_llama3_without_a_factor: with(llama(), json!({"rope_scaling":
         {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}})),
         E::Missing { .. }, "rope_scaling.factor";
@@ -216,9 +229,9 @@ refuses! {
         E::OutOfRange { .. }, "rope_theta";
     refuses_an_end_token_as_text: with(llama(), json!({"eos_token_id": "</s>"})),
         E::WrongType { .. }, "eos_token_id";
-    refuses_a_multimodal_wrapper: json!({"architectures": ["Gemma3ForConditionalGeneration"],
-        "model_type": "gemma3", "text_config": {}}),
-        E::UnsupportedArchitecture { .. }, "Gemma3ForConditionalGeneration";
+    refuses_a_multimodal_wrapper: json!({"architectures": ["LlavaForConditionalGeneration"],
+        "model_type": "llava", "text_config": {}}),
+        E::UnsupportedArchitecture { .. }, "LlavaForConditionalGeneration";
 }
 
 #[test]

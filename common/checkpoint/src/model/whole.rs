@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::given::GivenSpec;
 use super::kv::KvDtype;
 use super::quantization::Quantization;
-use super::rotation::RotationSpec;
+use super::rotation::{RopeScaling, RotationSpec};
 use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, TensorSpec, is_default};
 use super::streams::{LayerStreamsSpec, StreamsSpec};
 use crate::range::LayerRange;
@@ -51,6 +51,10 @@ pub struct ModelSpec {
     /// How names of tensors begin that are for something else than text. Not sent: nobody gets these.
     #[serde(skip)]
     pub other_prefixes: Vec<Name>,
+    /// How names of tensors begin in files of another version of the reference, where that may be. Not sent: a specification
+    /// has the names of its files, once they are known.
+    #[serde(skip)]
+    pub other_names: Vec<Beginning>,
     /// How names of tensors begin, below a layer, that are for something else than what is computed. Not sent, either.
     #[serde(skip)]
     pub other_modules: Vec<Name>,
@@ -63,6 +67,15 @@ pub struct ModelSpec {
     pub bos_token_id: Option<u32>,
     /// Tokens that end a text, in the order given.
     pub eos_token_ids: Vec<u32>,
+}
+
+/// How names of tensors begin that are called otherwise in files of another version of the reference.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Beginning {
+    /// As the specification has it.
+    pub usual: Name,
+    /// As those files have it.
+    pub other: Name,
 }
 
 /// What becomes of the products of the output head: `softcap · tanh(multiplier · x / softcap)`.
@@ -169,6 +182,18 @@ impl ModelSpec {
             .collect();
         begins.push(layers.end);
         begins.windows(2).map(|pair| LayerRange::new(pair[0], pair[1])).collect()
+    }
+
+    /// The longest context of which the rotations are those of short sequences; `None` if all contexts have the same.
+    pub fn short_context(&self) -> Option<usize> {
+        let of_rotation = |rotation: &RotationSpec| match rotation.rope.scaling {
+            RopeScaling::LongRope { original_max_position, .. } => {
+                Some(original_max_position as usize)
+            }
+            _ => None,
+        };
+        let shortest = self.rotations.iter().filter_map(of_rotation).min();
+        shortest.filter(|shortest| (1..self.max_position_embeddings).contains(shortest))
     }
 
     /// Bytes of keys and values of one position in all layers.

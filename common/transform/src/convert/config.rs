@@ -112,6 +112,7 @@ pub(super) fn say_in_older_keys(
 /// Families that mlx-lm reads by the keys of transformers 5, as they came after it, or by those that published files have in
 /// the text model's part.
 const KNOWN_BY_NEWER_KEYS: &[&str] = &[
+    "Gemma3ForConditionalGeneration",
     "Ministral3ForCausalLM",
     "Mistral3ForConditionalGeneration",
     "Gemma3nForCausalLM",
@@ -140,6 +141,19 @@ fn scaling(scaling: &RopeScaling) -> Option<Value> {
         RopeScaling::None => return None,
         RopeScaling::Linear { factor } | RopeScaling::Proportional { factor, .. } => {
             json!({ "factor": factor })
+        }
+        RopeScaling::LongRope {
+            short_factor,
+            long_factor,
+            original_max_position,
+            attention_factor,
+        } => {
+            json!({
+                "short_factor": short_factor,
+                "long_factor": long_factor,
+                "original_max_position_embeddings": positions(*original_max_position),
+                "attention_factor": attention_factor,
+            })
         }
         RopeScaling::Llama3 {
             factor,

@@ -167,7 +167,9 @@ fn check_ends(arch: &Arch, spec: &ModelSpec) -> Result<(), Unsupported> {
             RopeScaling::None => true,
             RopeScaling::Linear { .. } => index == 0,
             RopeScaling::Llama3 { .. } => arch.divisors && index == 0,
-            RopeScaling::Yarn { .. } | RopeScaling::Proportional { .. } => false,
+            RopeScaling::Yarn { .. }
+            | RopeScaling::LongRope { .. }
+            | RopeScaling::Proportional { .. } => false,
         };
         if !is_fixed {
             let what =

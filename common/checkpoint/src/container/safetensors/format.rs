@@ -33,6 +33,8 @@ impl Container for Safetensors {
         let spec =
             ModelSpec::parse(&json).map_err(|cause| Error::Config { path: config_path, cause })?;
         let stored = stored(path, Some(&spec))?;
+        let names = stored.tensors.iter().map(|tensor| tensor.name.as_str());
+        let spec = spec.named_as(names).into_owned();
         Ok(Contents { spec, stored })
     }
 

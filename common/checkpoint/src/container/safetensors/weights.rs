@@ -95,6 +95,8 @@ fn from_either(
         return Ok(weights);
     }
     let names: HashSet<&str> = weights.tensors.iter().map(|(_, t)| t.name.as_str()).collect();
+    let spec = spec.map(|spec| spec.named_as(names.iter().copied()));
+    let spec = spec.as_deref();
     let required = spec.map(ModelSpec::required_tensors).into_iter().flatten();
     let required = required.map(|required| required.name);
     let is_stacked = |name: &str| {
@@ -156,7 +158,8 @@ fn choose(
     let file_number: BTreeMap<&str, usize> =
         files.iter().enumerate().map(|(number, file)| (file.name.as_str(), number)).collect();
 
-    let names = spec.map(Names::of);
+    let spec = spec.map(|spec| spec.named_as(index.weight_map.keys().map(String::as_str)));
+    let names = spec.as_deref().map(Names::of);
     let needs = |tensor: &str| names.as_ref().is_some_and(|names| names.needs(tensor));
     let mut unneeded = Vec::new();
     for (tensor, mapped) in &index.weight_map {

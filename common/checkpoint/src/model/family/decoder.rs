@@ -311,6 +311,7 @@ impl Decoder {
             streams: None,
             logits: LogitsSpec::default(),
             other_prefixes: Vec::new(),
+            other_names: Vec::new(),
             other_modules: Vec::new(),
             rotations: self.rotations,
             quantization: None,

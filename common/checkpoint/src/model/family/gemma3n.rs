@@ -4,6 +4,8 @@
 //!
 //! `Gemma3nForConditionalGeneration` in Hugging Face transformers, of which the text model runs.
 
+use serde_json::Map;
+
 use super::decoder::{Decoder, Reading};
 use super::entry::Family;
 use super::small_gemma;
@@ -29,6 +31,8 @@ const WRAPPER: Wrapper = Wrapper {
     architecture: FAMILY.architecture,
     replaced: "model.",
     prefix: "model.language_model.",
+    other_names: &[],
+    defaults: Map::new,
     texts: &[("gemma3n_text", read_text)],
     others: &[
         "model.vision_tower.",

@@ -4,6 +4,8 @@
 //!
 //! `Gemma4ForConditionalGeneration` in Hugging Face transformers, of which the text model runs.
 
+use serde_json::Map;
+
 use super::decoder::Decoder;
 use super::entry::Family;
 use super::mixture::{self, Mixture};
@@ -36,6 +38,8 @@ const WRAPPER: Wrapper = Wrapper {
     architecture: FAMILY.architecture,
     replaced: "model.",
     prefix: "model.language_model.",
+    other_names: &[],
+    defaults: Map::new,
     texts: &[("gemma4_text", read_text)],
     others: &[
         "model.vision_tower.",

@@ -109,7 +109,7 @@ fn stretched(decoder: &Decoder, fields: &Fields<'_>) -> Result<f64, ConfigError>
     let scaling = decoder.rotations.first().map(|rotation| &rotation.rope.scaling);
     let (Some(scale), Some(scaling)) = (scale, scaling) else { return Ok(1.0) };
     let factor = match *scaling {
-        RopeScaling::None => 1.0,
+        RopeScaling::None | RopeScaling::LongRope { .. } => 1.0,
         RopeScaling::Linear { factor }
         | RopeScaling::Llama3 { factor, .. }
         | RopeScaling::Yarn { factor, .. }

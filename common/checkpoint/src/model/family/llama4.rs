@@ -3,6 +3,8 @@
 //!
 //! `Llama4ForCausalLM` and `Llama4ForConditionalGeneration` in Hugging Face transformers, of which the text model runs.
 
+use serde_json::Map;
+
 use super::decoder::Decoder;
 use super::entry::Family;
 use super::mixture::{self, Mixture};
@@ -30,6 +32,8 @@ const WRAPPER: Wrapper = Wrapper {
     architecture: FAMILY.architecture,
     replaced: "",
     prefix: "language_model.",
+    other_names: &[],
+    defaults: Map::new,
     texts: &[(TEXT.model_type, read)],
     others: &["vision_model.", "multi_modal_projector."],
     tied: false,

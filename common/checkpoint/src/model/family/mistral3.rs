@@ -2,8 +2,10 @@
 //!
 //! `Mistral3ForConditionalGeneration` in Hugging Face transformers.
 
+use serde_json::Map;
+
 use super::entry::Family;
-use super::wrapper::Wrapper;
+use super::wrapper::{AS_MODULES, Wrapper};
 use super::{ministral3, mistral};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
@@ -16,8 +18,15 @@ const WRAPPER: Wrapper = Wrapper {
     architecture: FAMILY.architecture,
     replaced: "",
     prefix: "language_model.",
+    other_names: AS_MODULES,
+    defaults: Map::new,
     texts: &[("ministral3", ministral3::read), ("mistral", mistral::read)],
-    others: &["vision_tower.", "multi_modal_projector."],
+    others: &[
+        "vision_tower.",
+        "multi_modal_projector.",
+        "model.vision_tower.",
+        "model.multi_modal_projector.",
+    ],
     tied: true,
     fields: &[
         "image_token_index",

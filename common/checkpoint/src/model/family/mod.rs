@@ -70,6 +70,7 @@ pub const FAMILIES: &[Family] = &[
     qwen2::FAMILY,
     qwen3::FAMILY,
     phi3::FAMILY,
+    gemma3::TEXT,
     gemma3::FAMILY,
     qwen3_moe::FAMILY,
     gemma2::FAMILY,

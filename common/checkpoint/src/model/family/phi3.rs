@@ -14,7 +14,10 @@ pub(super) const FAMILY: Family =
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::PARTIAL)?;
-    decoder.refuse(fields, &["attention_bias", "mlp_bias"])?;
+    decoder.refuse(fields, &["attention_bias", "mlp_bias", "lm_head_bias"])?;
+    for field in ["full_attn_mod", "interpolate_factor"] {
+        fields.optional_whole(field, 1, 1)?; // Nothing the reference reads; published files have 1.
+    }
     let gate_up = GateUp::Gated(Joined::Fused(Name::Borrowed("mlp.gate_up_proj")));
     let mlp = MlpSpec { gate_up, ..decoder.mlp(fields)? };
     let rule = WindowRule::All { default: None, but_each: None };

@@ -1,10 +1,12 @@
 //! What Qwen's families share: windows of the dense ones, and of Qwen3.5, with experts and without, how the text model lies
 //! beside others.
 
+use serde_json::Map;
+
 use super::wrapper::Wrapper;
 use crate::model::fields::Fields;
 use crate::model::recurrent::DeltaInputs;
-use crate::model::rope::Rotary;
+use crate::model::rope::{MROPE_SECTION, Rotary};
 use crate::model::spec::Name;
 use crate::model::window::WindowRule;
 
@@ -16,7 +18,7 @@ pub(super) const WINDOWS: WindowRule =
 pub(super) const ROTARY: Rotary = Rotary {
     theta: 1e7,
     part: 0.25,
-    beside: &["mrope_section", "mrope_interleaved"],
+    beside: &[MROPE_SECTION, "mrope_interleaved"],
     ..Rotary::PARTIAL
 };
 /// How files of the Hub have the text model beside others.
@@ -24,6 +26,8 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
     architecture: "",
     replaced: "model.",
     prefix: "model.language_model.",
+    other_names: &[],
+    defaults: Map::new,
     texts: &[],
     others: &["model.visual."],
     tied: false,

@@ -1,11 +1,16 @@
 //! Families whose files have a text model beside models of pictures or sounds: the text model runs.
 
+use serde_json::{Map, Value};
+
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
-use crate::model::given::GivenSpec;
-use crate::model::spec::{Name, NormSpec};
-use crate::model::streams::StreamsSpec;
-use crate::model::whole::ModelSpec;
+use crate::model::spec::Name;
+use crate::model::whole::{Beginning, ModelSpec};
+
+/// Names of the text model as files of the Hub have them, and under the names that modules have in version 5 of the reference,
+/// which some programs write.
+pub(super) const AS_MODULES: &[(&str, &str)] =
+    &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
 
 /// What reads the text model's part of a configuration.
 type Read = fn(&Fields<'_>) -> Result<ModelSpec, ConfigError>;
@@ -18,8 +23,12 @@ pub(super) struct Wrapper {
     pub(super) replaced: &'static str,
     /// and which.
     pub(super) prefix: &'static str,
+    /// How names begin here, and how in files of another version of the reference.
+    pub(super) other_names: &'static [(&'static str, &'static str)],
     /// The kinds of text models (`model_type` of `text_config`) that it may have.
     pub(super) texts: &'static [(&'static str, Read)],
+    /// What the text model's class has where `text_config` does not say it: published files leave out what is as it is there.
+    pub(super) defaults: fn() -> Map<String, Value>,
     /// How names of other tensors begin.
     pub(super) others: &'static [&'static str],
     /// Whether the output head is the embedding where that is not said.
@@ -38,7 +47,11 @@ impl Wrapper {
         const TEXT: &str = "text_config";
         fields.understand(self.fields);
         let missing = |field: &str| ConfigError::Missing { field: field.to_owned() };
-        let text = fields.object(TEXT)?.ok_or_else(|| missing(TEXT))?;
+        let mut all = (self.defaults)();
+        let given = fields.object(TEXT)?.ok_or_else(|| missing(TEXT))?;
+        // What is null is said: the class has nothing then.
+        all.extend(given.entries().map(|(field, value)| (field.clone(), value.clone())));
+        let text = Fields::of(&all);
         let kind = text.text("model_type")?.ok_or_else(|| missing("text_config.model_type"))?;
         let Some((_, read)) = self.texts.iter().find(|(known, _)| *known == kind) else {
             let (field, found) = ("text_config.model_type".to_owned(), format!("{kind:?}"));
@@ -61,28 +74,15 @@ impl Wrapper {
             Some(rest) => Name::Owned(format!("{}{rest}", self.prefix)),
             None => name.clone(),
         };
-        let norm = |norm: NormSpec| NormSpec { path: named(&norm.path), ..norm };
-        let given = model.given.map(|given| GivenSpec {
-            table: named(&given.table),
-            projection: named(&given.projection),
-            norm: norm(given.norm),
-            ..given
-        });
-        let modules = |modules: Vec<Name>| modules.iter().map(named).collect();
-        let streams = model.streams.map(|StreamsSpec { begin, end }| StreamsSpec {
-            begin: modules(begin),
-            end: modules(end),
-        });
+        let beginning = |&(usual, other): &(&'static str, &'static str)| {
+            let (usual, other) = (Name::Borrowed(usual), Name::Borrowed(other));
+            Beginning { usual, other }
+        };
         ModelSpec {
             architecture: Name::Borrowed(self.architecture),
-            embedding: named(&model.embedding),
-            layer_prefix: named(&model.layer_prefix),
-            head: named(&model.head),
-            final_norm: norm(model.final_norm),
-            given,
-            streams,
             other_prefixes: self.others.iter().map(|prefix| Name::Borrowed(*prefix)).collect(),
-            ..model
+            other_names: self.other_names.iter().map(beginning).collect(),
+            ..model.renamed(named)
         }
     }
 }

@@ -67,3 +67,81 @@ fn a_top_level_original_context_takes_priority_and_the_longest_is_the_fallback()
     let top = json!({"rope_scaling": dict, "original_max_position_embeddings": 128});
     assert_eq!(original(top), 128.0);
 }
+
+/// What the Hub has of Phi-4-mini, smaller.
+fn phi4_mini() -> Value {
+    let factors = |first: f64| (0..6).map(|pair| json!(first + f64::from(pair))).collect();
+    let (short, long): (Value, Value) = (factors(1.0), factors(2.0));
+    with(
+        family("Phi3ForCausalLM", "phi3"),
+        json!({
+            "attention_bias": false, "full_attn_mod": 1, "interpolate_factor": 1,
+            "lm_head_bias": false, "mlp_bias": false, "max_position_embeddings": 131_072,
+            "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+            "rope_scaling": {"long_factor": long, "short_factor": short, "type": "longrope"},
+            "rope_theta": 10_000.0, "sliding_window": 262_144, "tie_word_embeddings": true,
+        }),
+    )
+}
+
+#[test]
+fn longrope_has_factors_for_short_contexts_and_for_long_ones() {
+    let model = parse(&phi4_mini()).unwrap();
+    assert_eq!((model.rotations[0].dim, model.short_context()), (12, Some(4096)));
+    assert!(model.tie_word_embeddings);
+    let RopeScaling::LongRope {
+        short_factor,
+        long_factor,
+        original_max_position,
+        attention_factor,
+    } = &rope(&model).scaling
+    else {
+        panic!("{model:?}")
+    };
+    assert_eq!(short_factor[..], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(long_factor[..], [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+    assert_eq!(*original_max_position, 4096.0);
+    assert_eq!(*attention_factor, (1.0 + 32f64.ln() / 4096f64.ln()).sqrt());
+    // Under the names that it had first.
+    for older in ["su", "yarn"] {
+        let mut config = phi4_mini();
+        config["rope_scaling"]["type"] = older.into();
+        assert_eq!(parse(&config).unwrap(), model);
+    }
+    let scaled = |field: &str, value: f64| {
+        let mut config = phi4_mini();
+        config["rope_scaling"][field] = value.into();
+        let RopeScaling::LongRope { attention_factor, .. } =
+            parse(&config).unwrap().rotations[0].rope.scaling
+        else {
+            panic!("{config}")
+        };
+        attention_factor
+    };
+    assert_eq!(scaled("attention_factor", 1.25), 1.25);
+    assert_eq!(scaled("factor", 1.0), 1.0);
+    // A model that has no longer contexts has one kind.
+    let short = with(phi4_mini(), json!({"max_position_embeddings": 4096}));
+    assert_eq!(parse(&short).unwrap().short_context(), None);
+    for (field, other) in [("full_attn_mod", 2), ("interpolate_factor", 4)] {
+        let error = parse(&with(phi4_mini(), json!({ field: other }))).unwrap_err().to_string();
+        assert!(error.starts_with(field), "{error}");
+    }
+    let biased = parse(&with(phi4_mini(), json!({"lm_head_bias": true}))).unwrap_err();
+    assert!(biased.to_string().starts_with("lm_head_bias"), "{biased}");
+}
+
+#[test]
+fn a_dynamic_rotation_is_none_as_no_sequence_is_longer_than_the_model_has_positions() {
+    let dynamic = accepted(json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}));
+    assert_eq!(dynamic, accepted(json!({})));
+}
+
+#[test]
+fn positions_of_pictures_are_those_of_text_where_there_is_only_text() {
+    let qwen = configuration("qwen3_5");
+    let mut parameters = qwen["rope_parameters"].clone();
+    parameters["rope_type"] = "mrope".into();
+    let named = parse(&with(qwen, json!({ "rope_parameters": parameters }))).unwrap();
+    assert_eq!(named, golden("qwen3_5"));
+}

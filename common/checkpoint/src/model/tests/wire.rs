@@ -170,6 +170,7 @@ fn what_few_models_have_is_refused_by_its_name_too() {
     let mixture = "/model/layers/1/branches/1/op/sum/0/experts/router";
     let attention = "/model/layers/1/branches/0/op/attention";
     let yarn = "/model/rotations/0/rope/scaling/yarn";
+    let long = "/model/rotations/0/rope/scaling/longrope";
     let of_experts = "/model/layers/1/branches/1/op/experts/expert";
     let clamped = format!("{of_experts}/clamped");
     let cases = [
@@ -197,6 +198,12 @@ fn what_few_models_have_is_refused_by_its_name_too() {
         ("arcee", format!("{yarn}/beta_slow"), json!(-1.0), "beta_slow is -1"),
         ("arcee", format!("{yarn}/original_max_position"), json!(0), "original_max_position is 0"),
         ("arcee", format!("{yarn}/attention_factor"), json!(1e20), "attention_factor"),
+        ("phi3-longrope", format!("{long}/short_factor"), json!([1.0]), "frequencies is 1"),
+        ("phi3-longrope", format!("{long}/long_factor"), json!([]), "frequencies is 0"),
+        ("phi3-longrope", format!("{long}/long_factor/5"), json!(0.0), "a frequency is 0"),
+        ("phi3-longrope", format!("{long}/short_factor/0"), json!(1e20), "a frequency is 1"),
+        ("phi3-longrope", format!("{long}/original_max_position"), json!(0), "position is 0"),
+        ("phi3-longrope", format!("{long}/attention_factor"), json!(1e20), "attention_factor"),
         (
             "qwen2-moe",
             "/model/layers/1/branches/1/op/sum/1/mlp/output_gate".to_owned(),
