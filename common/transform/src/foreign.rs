@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 
 use cake_checkpoint::container::safetensors::CONFIG;
-use cake_checkpoint::{Checkpoint, ModelSpec, NormSpec, Part, Role};
+use cake_checkpoint::{Checkpoint, LayerSpec, ModelSpec, NormSpec, Op, Part, Role};
 
 use crate::convert::config;
 use crate::error::{Error, Unsupported};
 use crate::numbers::Numbers;
 use crate::piece::Order;
 use crate::source::Source;
+
+/// What becomes of them.
+const HUB: &str = "the Hub's form";
 
 /// How the tensors of a source become the Hub's.
 #[derive(Debug, Default)]
@@ -24,14 +27,20 @@ impl Foreign {
     /// Reads off what the checkpoint is, which is `source`'s.
     ///
     /// # Errors
-    /// [`Error::Io`] or [`Unsupported::Cannot`] for a configuration that cannot be read.
+    /// [`Error::Io`] or [`Unsupported::Cannot`] for a configuration that cannot be read; [`Unsupported::Form`] for delta rules,
+    /// which have rates, and perhaps rows and columns, otherwise than the Hub's.
     pub(crate) fn of(source: &Source, checkpoint: &Checkpoint) -> Result<Foreign, Error> {
         if source.location.container.is_in_hub_form() {
             return Ok(Foreign::default());
         }
+        let is_own = |op: &Op| matches!(op, Op::Delta(it) if it.negative_rate);
+        if checkpoint.config.layers.iter().flat_map(LayerSpec::ops).any(is_own) {
+            let (path, format) = (source.location.path.clone(), HUB);
+            return Err(Unsupported::Form { path, format }.into());
+        }
         let text = config::to_text(&config::read(&source.texts)?);
         let cannot = |_| Unsupported::Cannot {
-            format: "the Hub's form",
+            format: HUB,
             what: format!("what {CONFIG} of {} would", source.location.name),
         };
         let hub = ModelSpec::parse(&text).map_err(cannot)?;

@@ -61,8 +61,14 @@ pub struct DeltaSpec {
     pub inputs: DeltaInputs,
     /// The convolutions of queries, keys and values, or one of all of them.
     pub convolutions: Vec<ConvolutionSpec>,
+    /// Whether consecutive heads of values have the keys in turn, as GGUF files of Qwen3.5 have them; else they share one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub keys_in_turn: bool,
     /// Name of the tensor of how fast heads forget, as logarithms, below the layer: one number for each.
     pub rate: Name,
+    /// Whether that has them with a minus instead, as GGUF files do.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub negative_rate: bool,
     /// Name of the tensor `[numbers that forget]`, which is added to what the input says of it.
     pub bias: Name,
     /// The norm of each head of what comes out, before the gate.
@@ -92,6 +98,16 @@ pub enum DeltaInputs {
     ByHead {
         /// Queries, keys, values and gates.
         qkv_gate: Name,
+        /// How much is corrected and forgotten.
+        correction_decay: Name,
+    },
+    /// As [`Joined`](DeltaInputs::Joined), but for what is corrected and forgotten, which is by heads of keys: GGUF files of
+    /// Qwen3-Next have it so.
+    RatesByHead {
+        /// Queries, keys and values.
+        qkv: Name,
+        /// Gates, as wide as values.
+        gate: Name,
         /// How much is corrected and forgotten.
         correction_decay: Name,
     },
@@ -215,7 +231,9 @@ impl DeltaSpec {
     /// Numbers that forget: heads, or all numbers of their keys.
     pub fn decays(&self) -> usize {
         match self.inputs {
-            DeltaInputs::Joined { .. } | DeltaInputs::ByHead { .. } => self.value_heads,
+            DeltaInputs::Joined { .. }
+            | DeltaInputs::ByHead { .. }
+            | DeltaInputs::RatesByHead { .. } => self.value_heads,
             DeltaInputs::Separate { .. } => self.value_heads * self.key_dim,
         }
     }
@@ -233,6 +251,11 @@ impl DeltaSpec {
             ],
             DeltaInputs::ByHead { qkv_gate, correction_decay } => vec![
                 of_hidden(qkv_gate, 2 * keys + 2 * values),
+                of_hidden(correction_decay, 2 * heads),
+            ],
+            DeltaInputs::RatesByHead { qkv, gate, correction_decay } => vec![
+                of_hidden(qkv, 2 * keys + values),
+                of_hidden(gate, values),
                 of_hidden(correction_decay, 2 * heads),
             ],
             DeltaInputs::Separate { qkv: [q, k, v], gate, correction, decay } => {
@@ -256,7 +279,7 @@ impl DeltaSpec {
         linear(&self.output, self.hidden_size, self.values_dim(), false)
     }
 
-    /// How fast heads forget, as logarithms.
+    /// How fast heads forget, as [`negative_rate`](DeltaSpec::negative_rate) says.
     pub fn rate(&self) -> TensorSpec {
         parameter(&self.rate, self.value_heads as u64)
     }

@@ -57,13 +57,18 @@ impl<D: Device> Delta<D> {
             device.norm_weight(StoredNorm::rms(weight, (LENGTH_EPS / width) as f32))
         };
         let rates = loader.parameter(&spec.rate())?;
+        let rate = |said: f32| match spec.negative_rate {
+            // In f64, as C libraries round e^x in f32 each in its own way.
+            false => f64::from(said).exp() as f32,
+            true => -said,
+        };
         let recurrence = Recurrence {
             heads: spec.value_heads,
             key_heads: spec.key_heads,
+            keys_in_turn: spec.keys_in_turn,
             key_dim: spec.key_dim,
             value_dim: spec.value_dim,
-            // In f64, as C libraries round e^x in f32 each in its own way.
-            rates: rates.into_iter().map(|rate| f64::from(rate).exp() as f32).collect(),
+            rates: rates.into_iter().map(rate).collect(),
             steps_by_key: spec.decays() != spec.value_heads,
             corrects: true,
             skips: None,
@@ -150,11 +155,13 @@ impl<D: Device> Delta<D> {
                 let of_rows = [spec.keys_dim(), spec.keys_dim(), spec.values_dim()];
                 let qkv = [&q, &k, &v].into_iter().zip(of_rows).collect::<Vec<_>>();
                 let qkv = vec![device.join(&qkv)?];
-                let [both] = device.linear([both], hidden, &unrounded)?;
-                let group = spec.group();
-                let correction = device.columns(&both, 2 * group, 0..group)?;
-                let decay = device.columns(&both, 2 * group, group..2 * group)?;
+                let [correction, decay] = self.by_head(device, both, hidden, &unrounded)?;
                 Ok(Parts { qkv, gate, correction, decay })
+            }
+            (DeltaInputs::RatesByHead { .. }, [qkv, gate, both]) => {
+                let [qkv, gate] = device.linear([qkv, gate], hidden, &step.kinds)?;
+                let [correction, decay] = self.by_head(device, both, hidden, &unrounded)?;
+                Ok(Parts { qkv: vec![qkv], gate, correction, decay })
             }
             (
                 DeltaInputs::Separate { .. },
@@ -169,6 +176,20 @@ impl<D: Device> Delta<D> {
             }
             _ => unreachable!("as many projections as the inputs have"),
         }
+    }
+
+    /// How much is corrected and how much forgotten, of a matrix that has them by heads of keys.
+    fn by_head(
+        &self,
+        device: &D,
+        both: &D::Weight,
+        hidden: &D::Rows,
+        kinds: &RowKinds,
+    ) -> Result<[D::Rows; 2], Error> {
+        let [both] = device.linear([both], hidden, kinds)?;
+        let group = self.spec.group();
+        let part = |columns| device.columns(&both, 2 * group, columns);
+        Ok([part(0..group)?, part(group..2 * group)?])
     }
 
     /// Queries, keys and values of what comes out of the convolutions.

@@ -36,6 +36,7 @@ impl<D: Device> Mamba<D> {
         let recurrence = Recurrence {
             heads: spec.heads,
             key_heads: spec.groups,
+            keys_in_turn: false,
             key_dim: spec.state_dim,
             value_dim: spec.head_dim,
             // In f64, as C libraries round e^x in f32 each in its own way.

@@ -35,8 +35,10 @@ pub(crate) struct Convolution {
 pub(crate) struct Recurrence {
     /// Heads; each has a matrix.
     pub(crate) heads: usize,
-    /// Heads of keys and queries, which consecutive heads share; divides `heads`.
+    /// Heads of keys and queries; divides `heads`.
     pub(crate) key_heads: usize,
+    /// Whether consecutive heads have these in turn; else they share one.
+    pub(crate) keys_in_turn: bool,
     pub(crate) key_dim: usize,
     pub(crate) value_dim: usize,
     /// How fast each head forgets.
@@ -197,7 +199,10 @@ impl Recurrence {
 
     /// The key (or query) of a row for a head, of those of all rows.
     pub(crate) fn key_of<'a>(&self, keys: &'a [f32], row: usize, head: usize) -> &'a [f32] {
-        let key_head = head / (self.heads / self.key_heads);
+        let key_head = match self.keys_in_turn {
+            false => head / (self.heads / self.key_heads),
+            true => head % self.key_heads,
+        };
         &keys[(row * self.key_heads + key_head) * self.key_dim..][..self.key_dim]
     }
 
@@ -276,5 +281,30 @@ pub(crate) fn softplus_plainly(x: &mut [f32], bias: &[f32]) {
             let sum = f64::from(*x + bias);
             *x = (sum.max(0.0) + (-sum.abs()).exp().ln_1p()) as f32;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_share_the_keys_of_their_group_or_have_them_in_turn() {
+        let of = |keys_in_turn| Recurrence {
+            heads: 6,
+            key_heads: 2,
+            keys_in_turn,
+            key_dim: 1,
+            value_dim: 1,
+            rates: vec![1.0; 6],
+            steps_by_key: false,
+            corrects: true,
+            skips: None,
+        };
+        let keys = [1.0, 2.0, 3.0, 4.0]; // Of two rows.
+        let second = |it: Recurrence| (0..6).map(|head| it.key_of(&keys, 1, head)[0]).collect();
+        let [shared, in_turn]: [Vec<f32>; 2] = [false, true].map(|in_turn| second(of(in_turn)));
+        assert_eq!(shared, [3.0, 3.0, 3.0, 4.0, 4.0, 4.0]);
+        assert_eq!(in_turn, [3.0, 4.0, 3.0, 4.0, 3.0, 4.0]);
     }
 }

@@ -30,7 +30,7 @@ impl Container for Gguf {
         let model = Model::of(&opened)?;
         let mut spec = ModelSpec::parse(&model.config)
             .map_err(|cause| Error::Config { path: opened[0].path.clone(), cause })?;
-        spec.fold_norms(); // As the format has them.
+        model.form(&opened, &mut spec);
         let tensors = tensors(&opened, Some(&model))?;
         let texts = texts(&opened[0], Some(model.config))?;
         let warnings = tokenizer::cut_unsaid(&opened[0].head.metadata).into_iter().collect();

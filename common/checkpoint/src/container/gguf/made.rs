@@ -52,9 +52,14 @@ pub(super) fn width(kind: u32) -> usize {
 }
 
 impl Made {
-    /// The golden file, which is well-formed: what is read of it here is not checked.
+    /// The golden file that most are made from.
     pub(super) fn good() -> Made {
-        let file = std::fs::read(golden_gguf("llama-q4_0").join("model.gguf")).unwrap();
+        Made::of("llama-q4_0")
+    }
+
+    /// A golden file, which is well-formed: what is read of it here is not checked.
+    pub(super) fn of(name: &str) -> Made {
+        let file = std::fs::read(golden_gguf(name).join("model.gguf")).unwrap();
         let at = &mut 24;
         let mut take = |count: usize| {
             *at += count;
@@ -192,7 +197,12 @@ pub(super) type Case = (&'static str, fn(&mut Made), &'static str);
 
 #[track_caller]
 pub(super) fn all_refused(cases: &[Case]) {
-    let good = Made::good();
+    all_refused_of(&Made::good(), cases);
+}
+
+/// Each of these changes makes a file of `good` that is refused with these words.
+#[track_caller]
+pub(super) fn all_refused_of(good: &Made, cases: &[Case]) {
     for (name, change, words) in cases {
         let mut made = good.clone();
         change(&mut made);

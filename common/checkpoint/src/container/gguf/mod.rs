@@ -10,7 +10,8 @@
 //! Hub's names of tensors. Vocabulary and chat template are under keys, too, and become the files of the Hub (`tokenizer/`).
 //!
 //! Norms are stored with the 1 that some families add to them. Some architectures have the rows of queries and keys in pairs
-//! ([`Lies::InPairs`](super::Lies::InPairs)). Experts of a layer lie one after the other in one tensor.
+//! ([`Lies::InPairs`](super::Lies::InPairs)). Experts of a layer lie one after the other in one tensor. Heads of delta rules have
+//! keys in turn, and what they forget with a minus: the specification says it (`arch/qwen_hybrid.rs`), and nothing is moved.
 
 mod arch;
 mod cursor;
@@ -18,6 +19,8 @@ mod error;
 mod files;
 mod format;
 mod header;
+#[cfg(test)]
+mod hybrids;
 mod kind;
 mod limits;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::container::tensor::{Lies, StoredTensor};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::file::read_exact_at;
+use crate::model::ModelSpec;
 
 /// Most divisors of frequencies: a head has no more pairs.
 const MAX_DIVISORS: u64 = 1 << 13;
@@ -56,6 +57,14 @@ impl Model {
         })
     }
 
+    /// Says of the model that its configuration describes how `files` have it: norms with what is added to them elsewhere, and
+    /// what else the architecture has in a form of its own.
+    pub(super) fn form(&self, files: &[Opened], spec: &mut ModelSpec) {
+        spec.fold_norms();
+        let all = files.iter().flat_map(|opened| &opened.head.tensors);
+        (self.arch.form)(&|name| all.clone().any(|tensor| tensor.name == name), spec);
+    }
+
     /// The tensor as everybody else knows it; `None` if it was read already, and is none of these.
     ///
     /// # Errors
@@ -66,6 +75,9 @@ impl Model {
         }
         let place = arch::place(self.arch, &tensor.name, self.layers)?;
         let mut stored = StoredTensor { name: place.name, ..as_it_is(tensor, file) };
+        if let Some(at) = place.one.filter(|at| stored.shape.len() == at + 1) {
+            stored.shape.insert(at, 1);
+        }
         let heads = match place.owner {
             Owner::Queries => self.heads[0],
             Owner::Keys => self.heads[1],

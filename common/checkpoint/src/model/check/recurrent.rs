@@ -36,6 +36,9 @@ impl ModelSpec {
                 vec![qkv, gate, correction, decay]
             }
             DeltaInputs::ByHead { qkv_gate, correction_decay } => vec![qkv_gate, correction_decay],
+            DeltaInputs::RatesByHead { qkv, gate, correction_decay } => {
+                vec![qkv, gate, correction_decay]
+            }
             DeltaInputs::Separate { qkv, gate, correction, decay } => {
                 qkv.iter().chain(gate).chain([correction]).chain(decay).collect()
             }
@@ -43,8 +46,8 @@ impl ModelSpec {
         modules.into_iter().try_for_each(|module| name("module of a delta rule", module))?;
         let (keys, values) = (it.keys_dim(), it.values_dim());
         let channels = match it.inputs {
-            DeltaInputs::Joined { .. } | DeltaInputs::ByHead { .. } => vec![2 * keys + values],
             DeltaInputs::Separate { .. } => vec![keys, keys, values],
+            _ => vec![2 * keys + values],
         };
         width("number of convolutions", it.convolutions.len(), channels.len())?;
         let mut pairs = it.convolutions.iter().zip(channels);

@@ -404,6 +404,7 @@ mod tests {
                 let recurrence = Recurrence {
                     heads,
                     key_heads,
+                    keys_in_turn: false,
                     key_dim,
                     value_dim,
                     rates,

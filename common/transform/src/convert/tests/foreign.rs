@@ -52,6 +52,24 @@ fn check(name: &str, before: &Checkpoint, path: &Path) {
     }
 }
 
+/// Rates, rows and columns are in a form of their own.
+#[test]
+fn delta_rules_are_not_yet_turned_into_the_hubs() {
+    let home = tempfile::tempdir().unwrap();
+    for name in ["qwen35-q4_0", "qwen35moe-bf16", "qwen3next-bf16"] {
+        let before = golden(name).checkpoint().unwrap();
+        let encode = Encode::Float(FloatType::F32);
+        let (target, format) = (Target::Directory(home.path().join("hub")), HubFormat::Safetensors);
+        let hub = to_hub(golden(name), &before, format, encode, target, u64::MAX).unwrap_err();
+        let target = Target::File(home.path().join("model.apr"));
+        let apr = apr::convert(golden(name), &before, encode, target).unwrap_err();
+        for refusal in [hub, apr] {
+            let said = refusal.to_string();
+            assert!(said.contains("not yet turned into the Hub's form"), "{said}");
+        }
+    }
+}
+
 #[test]
 fn files_of_llama_cpp_become_the_hubs() {
     let home = tempfile::tempdir().unwrap();

@@ -114,6 +114,11 @@ impl<'a> Keys<'a> {
         Ok(self.metadata.unsigned(&self.asked(key))?)
     }
 
+    /// A list of whole numbers.
+    pub(super) fn integers(&self, key: &str) -> Result<Option<&'a [i64]>, GgufError> {
+        Ok(self.metadata.integers(&self.asked(key))?.map(Vec::as_slice))
+    }
+
     /// A whole number from 1 on, which must be there.
     pub(super) fn size(&self, key: &str) -> Result<u64, GgufError> {
         let name = self.asked(key);
@@ -177,9 +182,9 @@ impl<'a> Keys<'a> {
             Some(Value::Integers(list)) => list.iter().map(|it| *it != 0).collect(),
             _ => return Ok(None),
         };
-        match flags.len() as u64 == self.layers {
-            true => Ok(Some(flags)),
-            false => Err(self.unsupported(key, &format!("one for each of {} layers", self.layers))),
+        match flags.len() as u64 == self.blocks {
+            true => Ok(Some(flags.into_iter().take(self.layers as usize).collect())),
+            false => Err(self.unsupported(key, &format!("one for each of {} layers", self.blocks))),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The list of architectures.
 
 use super::row::Arch;
-use super::{gemma, glm, gpt_oss, granite, llama, phi, qwen};
+use super::{gemma, glm, gpt_oss, granite, llama, phi, qwen, qwen_hybrid};
 use crate::container::gguf::error::GgufError;
 use crate::container::gguf::value::Metadata;
 
@@ -18,6 +18,9 @@ const ARCHS: &[Arch] = &[
     phi::PHI3,
     granite::GRANITE,
     glm::GLM4_MOE,
+    qwen_hybrid::QWEN35,
+    qwen_hybrid::QWEN35_MOE,
+    qwen_hybrid::QWEN3_NEXT,
 ];
 
 /// The architecture that a file says.

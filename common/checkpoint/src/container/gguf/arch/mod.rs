@@ -12,6 +12,7 @@ mod llama;
 mod names;
 mod phi;
 mod qwen;
+mod qwen_hybrid;
 mod rope;
 mod row;
 

@@ -44,6 +44,8 @@ pub(crate) struct Place {
     pub(crate) name: String,
     /// Whose rows it has.
     pub(crate) owner: Owner,
+    /// Which of its dimensions is 1 there and may be left out here.
+    pub(crate) one: Option<usize>,
 }
 
 /// What the tensor called `name` in a file is on the Hub, in a model of so many layers, with so many blocks in all.
@@ -59,7 +61,7 @@ pub(crate) fn place(
     let unknown = || GgufError::UnknownTensor { tensor: tensor(), architecture: arch.name };
     let Some(rest) = name.strip_prefix("blk.") else {
         let hub = hub_name(&[OUTER], name).ok_or_else(unknown)?;
-        return Ok(Place { name: hub, owner: Owner::Other });
+        return Ok(Place { name: hub, owner: Owner::Other, one: None });
     };
     let (number, leaf) = rest.split_once('.').ok_or_else(unknown)?;
     let layer: u64 = number.parse().map_err(|_| unknown())?;
@@ -71,7 +73,8 @@ pub(crate) fn place(
     }
     if layer >= layers {
         // Of a layer that predicts further tokens: by its number everybody knows that it is not used.
-        return Ok(Place { name: format!("model.layers.{layer}.{leaf}"), owner: Owner::Other });
+        let name = format!("model.layers.{layer}.{leaf}");
+        return Ok(Place { name, owner: Owner::Other, one: None });
     }
     let hub = hub_name(&[arch.names, OF_LAYER], leaf).ok_or_else(unknown)?;
     let owner = match leaf.split_once('.') {
@@ -79,7 +82,8 @@ pub(crate) fn place(
         Some(("attn_k", _)) => Owner::Keys,
         _ => Owner::Other,
     };
-    Ok(Place { name: format!("model.layers.{layer}.{hub}"), owner })
+    let one = arch.ones.iter().find(|(own, _)| *own == leaf).map(|(_, at)| *at);
+    Ok(Place { name: format!("model.layers.{layer}.{hub}"), owner, one })
 }
 
 /// The name by these tables, the first that has it: of a tensor, or of the module that it belongs to.

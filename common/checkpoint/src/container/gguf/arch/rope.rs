@@ -75,7 +75,13 @@ fn part(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufError> {
     const KEY: &str = "rope.dimension_count";
     let head_dim = keys.head_dim;
     match keys.unsigned(KEY)?.unwrap_or(head_dim) {
-        whole if whole == head_dim => Ok(()),
+        whole if whole == head_dim => {
+            if keys.partial {
+                // Families have other defaults.
+                fields.insert("partial_rotary_factor".into(), json!(1.0));
+            }
+            Ok(())
+        }
         part if keys.partial && part < head_dim && part > 0 && part % 2 == 0 => {
             let factor = part as f64 / head_dim as f64;
             fields.insert("partial_rotary_factor".into(), json!(factor));

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::keys::Keys;
 use crate::container::gguf::error::GgufError;
 use crate::container::gguf::value::Metadata;
+use crate::model::ModelSpec;
 
 /// Fields of a configuration.
 pub(crate) type Fields = Map<String, Value>;
@@ -29,8 +30,12 @@ pub(crate) struct Arch {
     pub(crate) partial: bool,
     /// What it calls otherwise than most.
     pub(crate) names: &'static [(&'static str, &'static str)],
+    /// Tensors of a layer that have no dimension of 1 where the Hub's have one, and which that is.
+    pub(crate) ones: &'static [(&'static str, usize)],
     /// What it says beside what all do, given which tensors are there.
     pub(crate) more: fn(&Keys<'_>, &There<'_>, &mut Fields) -> Result<(), GgufError>,
+    /// Says of the model that a configuration describes what files have in another form than the Hub's.
+    pub(crate) form: fn(&There<'_>, &mut ModelSpec),
 }
 
 /// What most have in common.
@@ -42,7 +47,9 @@ pub(super) const PLAIN: Arch = Arch {
     pairs: false,
     partial: false,
     names: &[],
+    ones: &[],
     more: |_, _, _| Ok(()),
+    form: |_, _| (),
 };
 
 impl Arch {
