@@ -14,7 +14,9 @@ fn blocks_beside_8_bits_say_nearly_what_the_reference_says() {
     for name in &found::names(&path("")) {
         let said = said(name);
         let number = |value: &serde_json::Value| value.as_f64().unwrap() as f32;
-        let theirs = number(&said["llama_cpp_on_this_file"]["max_first_logit_difference"]);
+        // Of some files nobody has asked llama.cpp: `gguf` compares these with the reference.
+        let Some(theirs) = said.get("llama_cpp_on_this_file") else { continue };
+        let theirs = number(&theirs["max_first_logit_difference"]);
         let tolerance = BESIDE_LLAMA_CPP * theirs + LOGIT_TOLERANCE;
         let closest = number(&said["smallest_greedy_margin"]);
         let Expected { prompt_ids, greedy_ids, logits: last, .. } = expected(name);
