@@ -52,9 +52,14 @@ pub(super) fn width(kind: u32) -> usize {
 }
 
 impl Made {
-    /// The golden file, which is well-formed: what is read of it here is not checked.
+    /// The golden file of Llama's.
     pub(super) fn good() -> Made {
-        let file = std::fs::read(golden_gguf("llama-q4_0").join("model.gguf")).unwrap();
+        Made::of("llama-q4_0")
+    }
+
+    /// A golden file, which is well-formed: what is read of it here is not checked.
+    pub(super) fn of(name: &str) -> Made {
+        let file = std::fs::read(golden_gguf(name).join("model.gguf")).unwrap();
         let at = &mut 24;
         let mut take = |count: usize| {
             *at += count;
@@ -192,7 +197,13 @@ pub(super) type Case = (&'static str, fn(&mut Made), &'static str);
 
 #[track_caller]
 pub(super) fn all_refused(cases: &[Case]) {
-    let good = Made::good();
+    all_refused_of("llama-q4_0", cases);
+}
+
+/// The same of another golden file.
+#[track_caller]
+pub(super) fn all_refused_of(name: &str, cases: &[Case]) {
+    let good = Made::of(name);
     for (name, change, words) in cases {
         let mut made = good.clone();
         change(&mut made);

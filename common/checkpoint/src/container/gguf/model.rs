@@ -69,6 +69,12 @@ impl Model {
         let heads = match place.owner {
             Owner::Queries => self.heads[0],
             Owner::Keys => self.heads[1],
+            Owner::Convolution => {
+                if stored.shape.len() == 2 {
+                    stored.shape.insert(1, 1);
+                }
+                return Ok(Some(stored));
+            }
             Owner::Other => return Ok(Some(stored)),
         };
         let rows = stored.shape.first().copied().unwrap_or(0);

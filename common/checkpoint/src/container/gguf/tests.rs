@@ -116,6 +116,22 @@ fn experts_of_one_tensor_are_taken_apart_in_whole_blocks() {
 }
 
 #[test]
+fn layers_without_heads_of_keys_are_convolutions() {
+    for (name, attends) in [("lfm2-bf16", [2_usize, 4]), ("lfm2moe-q8_0", [2, 4])] {
+        let checkpoint = open(&golden_gguf(name));
+        let found: Vec<usize> = (0..checkpoint.config.layers.len())
+            .filter(|layer| {
+                let mut ops = checkpoint.config.layers[*layer].ops();
+                ops.any(|op| matches!(op, Op::Attention(_)))
+            })
+            .collect();
+        assert_eq!(found, attends, "{name}");
+        let taps = checkpoint.tensor("model.layers.0.conv.conv.weight").unwrap();
+        assert_eq!(taps.shape, [64, 1, 3], "{name}");
+    }
+}
+
+#[test]
 fn what_is_no_model_of_ours_is_stored_under_its_own_names() {
     let directory = tempfile::tempdir().unwrap();
     let mut bytes = std::fs::read(golden_gguf("llama-q4_0").join("model.gguf")).unwrap();

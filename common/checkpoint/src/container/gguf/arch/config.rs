@@ -19,6 +19,9 @@ pub(crate) fn config(
     tensors: &[&TensorInfo],
 ) -> Result<Fields, GgufError> {
     let keys = arch.keys(metadata)?;
+    if keys.flag("attention.causal")? == Some(false) {
+        return Err(keys.unsupported("attention.causal", "true"));
+    }
     let mut fields = Fields::new();
     let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
     let there = |name: &str| tensors.iter().find(|tensor| tensor.name == name).copied();

@@ -4,8 +4,10 @@ use serde_json::json;
 
 use super::row::{Arch, PLAIN};
 
+/// How experts' scores are made.
+pub(super) const GATING: &str = "expert_gating_func";
 /// The one way in which experts' scores are made: the sigmoid of each product.
-const SIGMOID: u64 = 2;
+pub(super) const SIGMOID: u64 = 2;
 
 pub(super) const GLM4_MOE: Arch = Arch {
     name: "glm4moe",
@@ -21,7 +23,6 @@ pub(super) const GLM4_MOE: Arch = Arch {
         ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
     ],
     more: |keys, there, fields| {
-        const GATING: &str = "expert_gating_func";
         if keys.unsigned(GATING)? != Some(SIGMOID) {
             return Err(keys.unsupported(GATING, &SIGMOID.to_string()));
         }

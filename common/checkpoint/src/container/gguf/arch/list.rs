@@ -1,7 +1,7 @@
 //! The list of architectures.
 
 use super::row::Arch;
-use super::{gemma, glm, gpt_oss, granite, llama, phi, qwen};
+use super::{gemma, glm, gpt_oss, granite, lfm, llama, phi, qwen};
 use crate::container::gguf::error::GgufError;
 use crate::container::gguf::value::Metadata;
 
@@ -18,6 +18,8 @@ const ARCHS: &[Arch] = &[
     phi::PHI3,
     granite::GRANITE,
     glm::GLM4_MOE,
+    lfm::LFM2,
+    lfm::LFM2_MOE,
 ];
 
 /// The architecture that a file says.

@@ -7,6 +7,7 @@ mod glm;
 mod gpt_oss;
 mod granite;
 mod keys;
+mod lfm;
 mod list;
 mod llama;
 mod names;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::keys::Keys;
+use super::keys::{self, Keys};
 use crate::container::gguf::error::GgufError;
 use crate::container::gguf::value::Metadata;
 
@@ -27,8 +27,12 @@ pub(crate) struct Arch {
     pub(crate) pairs: bool,
     /// Whether a part of a head may rotate.
     pub(crate) partial: bool,
-    /// What it calls otherwise than most.
+    /// What it calls otherwise than most: in layers,
     pub(crate) names: &'static [(&'static str, &'static str)],
+    /// and outside them.
+    pub(crate) outer: &'static [(&'static str, &'static str)],
+    /// Reads how many heads of keys there are, in which layers, and how wide heads are.
+    pub(super) heads: fn(&mut Keys<'_>) -> Result<(), GgufError>,
     /// What it says beside what all do, given which tensors are there.
     pub(crate) more: fn(&Keys<'_>, &There<'_>, &mut Fields) -> Result<(), GgufError>,
 }
@@ -42,6 +46,8 @@ pub(super) const PLAIN: Arch = Arch {
     pairs: false,
     partial: false,
     names: &[],
+    outer: &[],
+    heads: keys::alike,
     more: |_, _, _| Ok(()),
 };
 
@@ -51,6 +57,6 @@ impl Arch {
     /// # Errors
     /// As [`Keys::of`].
     pub(crate) fn keys<'a>(&self, metadata: &'a Metadata) -> Result<Keys<'a>, GgufError> {
-        Keys::of(self.name, self.partial, metadata)
+        Keys::of(self.name, self.partial, self.heads, metadata)
     }
 }
