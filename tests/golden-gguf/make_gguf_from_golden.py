@@ -26,6 +26,7 @@ ALL = {
   "lfm2-bf16": ("lfm2", None),
   "lfm2moe-bf16": ("lfm2-moe", None),
   "lfm2moe-q8_0": ("lfm2-moe", lambda name: T.Q8_0),
+  "mistral3-bf16": ("mistral3", None),
 }
 
 CONVERT = """

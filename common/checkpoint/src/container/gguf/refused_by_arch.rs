@@ -1,6 +1,6 @@
 //! What some architectures say beside what all do, each refused by what is wrong, in files that are well-formed.
 
-use super::made::{BOOL, F32, I32, LIST, Made, U32, all_refused_of, list};
+use super::made::{BOOL, F32, I32, LIST, Made, TEXT, U32, all_refused_of, list, text};
 
 /// How many heads of keys each layer has.
 fn heads(it: &mut Made, arch: &str, numbers: &[i32]) {
@@ -73,6 +73,43 @@ fn wrong_convolutions_are_refused() {
                 "a scale of weights",
                 |it| it.put("lfm2moe.expert_weights_scale", F32, 2f32.to_le_bytes()),
                 "\"lfm2moe.expert_weights_scale\" in the metadata is 2; nothing is known",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn wrong_stretches_are_refused() {
+    all_refused_of(
+        "mistral3-bf16",
+        &[
+            (
+                "growth without a stretch",
+                |it| it.put("mistral3.rope.scaling.type", TEXT, text(b"none")),
+                "\"mistral3.attention.temperature_scale\" in the metadata is 0.3, expected 0",
+            ),
+            (
+                "growth without a span",
+                |it| it.drop("mistral3.rope.scaling.original_context_length"),
+                "\"mistral3.attention.temperature_scale\" in the metadata is 0.3, expected 0",
+            ),
+            (
+                "growth below 0",
+                |it| it.put("mistral3.attention.temperature_scale", F32, (-1f32).to_le_bytes()),
+                "llama_4_scaling_beta",
+            ),
+            (
+                "a multiplier below 0",
+                |it| {
+                    let key = "mistral3.rope.scaling.yarn_log_multiplier";
+                    it.put(key, F32, (-1f32).to_le_bytes());
+                },
+                "\"mistral3.rope.scaling.yarn_log_multiplier\" in the metadata is -1",
+            ),
+            (
+                "another factor of scores",
+                |it| it.put("mistral3.rope.scaling.yarn_attn_factor", F32, 2f32.to_le_bytes()),
+                "yarn_attn_factor\" in the metadata is 2, expected 1",
             ),
         ],
     );

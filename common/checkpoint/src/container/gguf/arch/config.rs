@@ -43,7 +43,7 @@ pub(crate) fn config(
     for (field, key) in [("bos_token_id", "bos_token_id"), ("eos_token_id", "eos_token_id")] {
         put(field, json!(metadata.number(&format!("tokenizer.ggml.{key}"))?.map(|id| id as i64)));
     }
-    rope::read(&keys, &mut fields)?;
+    rope::read(&keys, arch.stretch, &mut fields)?;
     (arch.more)(&keys, &|name| there(name).is_some(), &mut fields)?;
     keys.refuse_others()?;
     Ok(fields)

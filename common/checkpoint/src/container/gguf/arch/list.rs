@@ -1,7 +1,7 @@
 //! The list of architectures.
 
 use super::row::Arch;
-use super::{gemma, glm, gpt_oss, granite, lfm, llama, phi, qwen};
+use super::{gemma, glm, gpt_oss, granite, lfm, llama, mistral, phi, qwen};
 use crate::container::gguf::error::GgufError;
 use crate::container::gguf::value::Metadata;
 
@@ -20,6 +20,7 @@ const ARCHS: &[Arch] = &[
     glm::GLM4_MOE,
     lfm::LFM2,
     lfm::LFM2_MOE,
+    mistral::MISTRAL3,
 ];
 
 /// The architecture that a file says.

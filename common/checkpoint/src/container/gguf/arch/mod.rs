@@ -10,6 +10,7 @@ mod keys;
 mod lfm;
 mod list;
 mod llama;
+mod mistral;
 mod names;
 mod phi;
 mod qwen;

@@ -27,6 +27,9 @@ pub(crate) struct Arch {
     pub(crate) pairs: bool,
     /// Whether a part of a head may rotate.
     pub(crate) partial: bool,
+    /// What `yarn_log_multiplier` says of the two scales of a stretched context, `mscale` and `mscale_all_dim`; `None` if it may
+    /// not be said.
+    pub(super) stretch: Option<fn(f64) -> [f64; 2]>,
     /// What it calls otherwise than most: in layers,
     pub(crate) names: &'static [(&'static str, &'static str)],
     /// and outside them.
@@ -45,6 +48,7 @@ pub(super) const PLAIN: Arch = Arch {
     model_type: "",
     pairs: false,
     partial: false,
+    stretch: None,
     names: &[],
     outer: &[],
     heads: keys::alike,
