@@ -27,6 +27,10 @@ ALL = {
   "lfm2moe-bf16": ("lfm2-moe", None),
   "lfm2moe-q8_0": ("lfm2-moe", lambda name: T.Q8_0),
   "mistral3-bf16": ("mistral3", None),
+  "deepseek2-bf16": ("deepseek-v3", None),
+  "deepseek2-flash-bf16": ("glm4-moe-lite", None),         # a layer that predicts further tokens behind the last
+  "deepseek2-older-bf16": ("glm4-moe-lite", None),         # keys and values of a head in one, as files had them before they were kept apart
+  "deepseek2-q4": (LATENT, lambda name: T.Q5_0 if "attn_k_b" in name else T.Q4_1 if "token_embd" in name else T.Q4_0 if "exps" in name or "attn_v_b" in name else T.Q8_0),
 }
 
 CONVERT = """

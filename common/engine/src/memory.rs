@@ -59,7 +59,10 @@ pub fn state_bytes(layers: &[LayerSpec], slots: usize) -> u64 {
 /// it is stored in, in f32 where it is packed or met number by number; and sinks and experts' biases, in f32.
 pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {
     let of_op = |op: &Op| match op {
-        Op::Latent(it) => floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64),
+        // Files that have keys by themselves have them turned.
+        Op::Latent(it) if it.keys.is_none() => {
+            floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64)
+        }
         Op::Attention(AttentionSpec { sinks: Some(_), heads, .. }) => floats(1, *heads),
         Op::Experts(ExpertsSpec { count, expert, .. }) if expert.bias => {
             let outputs = expert.gate_up().into_iter().chain([expert.down()]);

@@ -55,7 +55,8 @@ fn check(name: &str, before: &Checkpoint, path: &Path) {
 #[test]
 fn files_of_llama_cpp_become_the_hubs() {
     let home = tempfile::tempdir().unwrap();
-    // Rows in pairs, with divisors of frequencies, biases, folded norms, experts in one tensor, several files, convolutions.
+    // Rows in pairs, with divisors of frequencies, biases, folded norms, experts in one tensor, several files, convolutions, keys
+    // of latents by themselves.
     let all = [
         "llama3-q4_k_m",
         "qwen2-bf16",
@@ -63,6 +64,7 @@ fn files_of_llama_cpp_become_the_hubs() {
         "qwen3moe-q4_k_m",
         "qwen3-split-q8_0",
         "lfm2moe-q8_0",
+        "deepseek2-q4",
     ];
     for name in all {
         let before = golden(name).checkpoint().unwrap();

@@ -13,7 +13,7 @@ const MAX_LAYERS: u64 = 1 << 16;
 const PREDICTING: &str = "nextn_predict_layers";
 
 /// How many heads of keys there are.
-const HEADS_OF_KEYS: &str = "attention.head_count_kv";
+pub(super) const HEADS_OF_KEYS: &str = "attention.head_count_kv";
 
 /// Keys that change nothing of what is computed, or say what tensors do.
 const HARMLESS: &[&str] =
@@ -37,7 +37,7 @@ pub(crate) struct Keys<'a> {
     pub(crate) kv_heads: u64,
     /// Which layers attend.
     pub(super) attends: Vec<bool>,
-    /// Width of a head.
+    /// Width of a head; of one whose rotating part is by itself, of that part.
     pub(crate) head_dim: u64,
 }
 
@@ -107,6 +107,11 @@ impl<'a> Keys<'a> {
         let name = self.name(key);
         self.understood.borrow_mut().insert(name.clone());
         name
+    }
+
+    /// Whether there is anything under the key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.metadata.get(&self.name(key)).is_some()
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, GgufError> {

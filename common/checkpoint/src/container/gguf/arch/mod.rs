@@ -2,6 +2,7 @@
 //! tensors are called there. A file or a row for each, and a line in `list.rs`; families know nothing of it.
 
 mod config;
+mod deepseek;
 mod gemma;
 mod glm;
 mod gpt_oss;

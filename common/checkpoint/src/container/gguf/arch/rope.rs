@@ -11,7 +11,7 @@ use crate::container::gguf::error::GgufError;
 /// The tensor of what the frequencies of rotations are divided by, each by a number of its own.
 pub(crate) const DIVISORS: &str = "rope_freqs.weight";
 /// What of the logarithm of a factor scores are multiplied with, in architectures that have it.
-const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+pub(super) const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 /// How far the factors of Llama 3.1 are apart between which frequencies are blended: divisors alone do not tell it.
 const BETWEEN: f64 = 3.0;
 /// How near to what Llama 3.1's rule gives divisors must be: they are rounded to f32, and the rule is found from them.
