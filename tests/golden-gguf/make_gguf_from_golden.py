@@ -27,6 +27,7 @@ ALL = {
   "lfm2moe-bf16": ("lfm2-moe", None),
   "lfm2moe-q8_0": ("lfm2-moe", lambda name: T.Q8_0),
   "mistral3-bf16": ("mistral3", None),
+  "granite-bf16": ("granite", None),
   "deepseek2-bf16": ("deepseek-v3", None),
   "deepseek2-flash-bf16": ("glm4-moe-lite", None),         # a layer that predicts further tokens behind the last
   "deepseek2-older-bf16": ("glm4-moe-lite", None),         # keys and values of a head in one, as files had them before they were kept apart

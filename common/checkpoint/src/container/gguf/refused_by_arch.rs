@@ -113,6 +113,29 @@ fn wrong_stretches_are_refused() {
             ),
         ],
     );
+    all_refused_of(
+        "granite-bf16",
+        &[
+            (
+                "a multiplier that others have",
+                |it| {
+                    let key = "granite.rope.scaling.yarn_log_multiplier";
+                    it.put(key, F32, 1f32.to_le_bytes());
+                },
+                "\"granite.rope.scaling.yarn_log_multiplier\" in the metadata is 1, expected 0",
+            ),
+            (
+                "nothing that rotates",
+                |it| it.put("granite.rope.scaling.finetuned", BOOL, [0]),
+                "\"granite.rope.scaling.finetuned\" in the metadata is false, expected true",
+            ),
+            (
+                "no scale",
+                |it| it.drop("granite.logit_scale"),
+                "metadata lack \"granite.logit_scale\"",
+            ),
+        ],
+    );
 }
 
 #[test]
