@@ -59,7 +59,10 @@ pub fn state_bytes(layers: &[LayerSpec], slots: usize) -> u64 {
 /// it is stored in, in f32 where it is packed or met number by number; and sinks and experts' biases, in f32.
 pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {
     let of_op = |op: &Op| match op {
-        Op::Latent(it) => floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64),
+        // Files that have keys by themselves have them turned.
+        Op::Latent(it) if it.keys.is_none() => {
+            floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64)
+        }
         Op::Attention(it) => it.sinks.as_ref().map_or(0, |_| floats(1, it.heads)),
         Op::Experts(it) if it.expert.bias => {
             let outputs = it.expert.gate_up().into_iter().chain([it.expert.down()]);
@@ -68,7 +71,7 @@ pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {
         Op::ShortConvolution(_) | Op::Delta(_) | Op::Mamba(_) => {
             total(op.convolutions().into_iter().map(taps))
         }
-        Op::Experts(_) | Op::Mlp(_) | Op::WithGiven(_) | Op::LowRank(_) => 0,
+        Op::Latent(_) | Op::Experts(_) | Op::Mlp(_) | Op::WithGiven(_) | Op::LowRank(_) => 0,
         Op::Sum(_) | Op::Normed(_) => 0, // Their parts are counted.
     };
     layers.iter().flat_map(LayerSpec::ops).map(of_op).fold(0, u64::saturating_add)

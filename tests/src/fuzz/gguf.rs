@@ -5,11 +5,14 @@ use std::path::Path;
 use cake_checkpoint::ModelSpec;
 use cake_checkpoint::container::gguf::Head;
 
-/// The golden files: with scores and with merges, with experts, and one of several parts.
-const GOLDEN: [&str; 4] = [
+/// The golden files: with scores and with merges, with experts, with layers that do not attend, with latents, and one of several
+/// parts.
+const GOLDEN: [&str; 6] = [
     "llama-spm-q8_0/model.gguf",
     "qwen3moe-q4_k_m/model.gguf",
     "llama3-q4_k_m/model.gguf",
+    "lfm2moe-q8_0/model.gguf",
+    "deepseek2-q4/model.gguf",
     "qwen3-split-q8_0/model-00002-of-00003.gguf",
 ];
 /// A file longer than what is there of it, as most are when their beginning is read.

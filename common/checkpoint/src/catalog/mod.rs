@@ -7,6 +7,7 @@ mod choosing;
 mod ends;
 mod error;
 mod expected;
+mod latents;
 mod matrix;
 mod open;
 mod paired;

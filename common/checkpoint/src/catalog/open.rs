@@ -9,7 +9,7 @@ use super::ends::has_own_head;
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::tensor::Tensor;
-use super::{biases, choosing};
+use super::{biases, choosing, latents};
 use crate::container::{CheckpointFile, Contents, Lies, Stored, StoredTensor};
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
@@ -52,7 +52,8 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
             .map_err(|cause| Error::io("read", &file.path, cause))
     };
     let Canonical { tensors: stored, called } = canonical(stored, &config, &read)?;
-    let stored = unstack(stored, &config)?;
+    let mut stored = unstack(stored, &config)?;
+    latents::part(&mut stored, &mut config);
     check_places(&files, &stored)?; // A model may have an expert in a tensor of its own, too.
     if config.tie_word_embeddings && has_own_head(&files, &stored, &config)? {
         config.tie_word_embeddings = false;

@@ -186,7 +186,7 @@ impl ModelSpec {
         }
         // All are bounded: no overflow.
         size("heads × (plain_dim + rotary_dim)", it.q_dim(), 1, limit::INNER)?;
-        let up = it.up().stored_rows;
+        let up = it.heads * (it.plain_dim + it.value_dim);
         size("heads × (plain_dim + value_dim)", up, 1, limit::INNER)?;
         // Scores are taken of queries that are as wide as what is kept.
         size("heads × (rank + rotary_dim)", it.heads * it.kept_dim(), 1, limit::INNER)?;
@@ -202,6 +202,9 @@ impl ModelSpec {
         name("module of latents", &it.down)?;
         norm("width of the norm of latents", &it.norm, it.rank)?;
         name("module of keys and values", &it.up)?;
+        if let Some(keys) = &it.keys {
+            name("module of keys", keys)?;
+        }
         name("module of the output", &it.output)?;
         number("scale", it.scale, LEAST, limit::FACTOR)?;
         self.turns(it.rotation, it.rotary_dim)

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parts::{LinearSpec, Name, NormSpec, linear};
+use super::parts::{LinearSpec, Name, NormSpec, is_default, linear};
 
 /// Multi-head latent attention (arXiv:2405.04434): keys and values of all heads are products with one short vector of a
 /// position, its latent. That alone is kept, and beside it the part of a key that rotates, which all heads share.
@@ -30,7 +30,11 @@ pub struct LatentSpec {
     /// The latent's norm.
     pub norm: NormSpec,
     /// Module of a matrix `[heads × (plain_dim + value_dim), rank]`: of each head the rows of its keys, then of its values.
+    /// Where keys have a module, of values alone: `[heads × value_dim, rank]`.
     pub up: Name,
+    /// Module of what makes keys, where it is by itself: `[heads × rank, plain_dim]`, each head's turned.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub keys: Option<Name>,
     /// Module of the output projection.
     pub output: Name,
     /// Whether it has a bias.
@@ -58,6 +62,15 @@ pub enum LatentQueries {
         /// Module that makes queries of it, `[heads × (plain_dim + rotary_dim), width of the norm]`.
         up: Name,
     },
+}
+
+/// What makes keys of latents, of one head.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LatentKeys {
+    /// A row for each number of a key, `[plain_dim, rank]`.
+    Rows(LinearSpec),
+    /// The same turned, `[rank, plain_dim]`: what queries are multiplied with to meet latents.
+    Turned(LinearSpec),
 }
 
 impl LatentSpec {
@@ -99,17 +112,42 @@ impl LatentSpec {
         linear(&self.down, self.kept_dim(), self.hidden_size, self.down_bias)
     }
 
-    /// What makes keys and values of latents, of all heads.
-    pub fn up(&self) -> LinearSpec {
-        linear(&self.up, self.heads * (self.plain_dim + self.value_dim), self.rank, false)
+    /// What makes keys and values of latents, of all heads: one matrix, or one of keys and one of values.
+    pub fn ups(&self) -> Vec<LinearSpec> {
+        let Self { heads, plain_dim, value_dim, rank, up, keys, .. } = self;
+        match keys {
+            None => vec![linear(up, heads * (plain_dim + value_dim), *rank, false)],
+            Some(keys) => vec![
+                linear(keys, heads * rank, *plain_dim, false),
+                linear(up, heads * value_dim, *rank, false),
+            ],
+        }
     }
 
-    /// The same of one head: its keys, and its values.
-    pub fn up_of(&self, head: usize) -> [LinearSpec; 2] {
-        let (all, start) = (self.up(), head * (self.plain_dim + self.value_dim));
-        let middle = start + self.plain_dim;
-        [start..middle, middle..middle + self.value_dim]
-            .map(|rows| LinearSpec { rows, ..all.clone() })
+    /// What makes keys of one head.
+    pub fn keys_of(&self, head: usize) -> LatentKeys {
+        let all = self.ups().swap_remove(0);
+        match self.keys {
+            None => {
+                let start = head * (self.plain_dim + self.value_dim);
+                LatentKeys::Rows(LinearSpec { rows: start..start + self.plain_dim, ..all })
+            }
+            Some(_) => {
+                let rows = head * self.rank..(head + 1) * self.rank;
+                LatentKeys::Turned(LinearSpec { rows, ..all })
+            }
+        }
+    }
+
+    /// What makes values of one head.
+    pub fn values_of(&self, head: usize) -> LinearSpec {
+        let all = self.ups().pop().expect("one or two");
+        let (between, before) = match self.keys {
+            None => (self.plain_dim + self.value_dim, self.plain_dim),
+            Some(_) => (self.value_dim, 0),
+        };
+        let start = head * between + before;
+        LinearSpec { rows: start..start + self.value_dim, ..all }
     }
 
     /// The projection of the weighted values.
@@ -119,7 +157,7 @@ impl LatentSpec {
 
     /// Its linear layers.
     pub(super) fn linears(&self) -> impl Iterator<Item = LinearSpec> {
-        self.queries().into_iter().chain([self.down(), self.up(), self.output()])
+        self.queries().into_iter().chain([self.down()]).chain(self.ups()).chain([self.output()])
     }
 
     /// Its norms.

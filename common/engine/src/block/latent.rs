@@ -1,6 +1,6 @@
 //! Latent attention of one decoder layer: what is kept of a position is its latent, and scores are taken of latents.
 
-use cake_checkpoint::{LatentQueries, LatentSpec, LinearSpec};
+use cake_checkpoint::{LatentKeys, LatentQueries, LatentSpec, LinearSpec};
 
 use crate::device::{Attending, Device};
 use crate::error::Error;
@@ -51,8 +51,11 @@ impl<D: Device> Latent<D> {
             _ => unreachable!("as many projections as the queries have"),
         };
         let heads = 0..spec.heads;
-        let key = |head| loader.transposed(&spec.up_of(head)[0], PRECISION);
-        let value = |head| linear(&spec.up_of(head)[1]);
+        let key = |head| match spec.keys_of(head) {
+            LatentKeys::Rows(keys) => loader.transposed(&keys, PRECISION),
+            LatentKeys::Turned(keys) => linear(&keys),
+        };
+        let value = |head| linear(&spec.values_of(head));
         let attending = Attending::from(spec);
         Ok(Latent {
             queries,

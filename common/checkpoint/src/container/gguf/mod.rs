@@ -32,6 +32,8 @@ mod model;
 #[cfg(test)]
 mod refused;
 #[cfg(test)]
+mod refused_by_arch;
+#[cfg(test)]
 mod rows;
 mod tensors;
 #[cfg(test)]

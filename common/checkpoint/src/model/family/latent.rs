@@ -89,6 +89,7 @@ pub(super) fn attention(decoder: &Decoder, fields: &Fields<'_>) -> Result<Latent
         down_bias: bias,
         norm: norm("self_attn.kv_a_layernorm", rank),
         up: name("self_attn.kv_b_proj"),
+        keys: None,
         output: name("self_attn.o_proj"),
         output_bias: bias,
         scale: ((plain_dim + rotary_dim) as f64).powf(-0.5) * stretched(decoder, fields)?,

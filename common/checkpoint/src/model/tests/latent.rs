@@ -1,7 +1,9 @@
 //! Latent attention: its tensors, what is kept of a position, and what families make of their configurations.
 
 use super::*;
-use crate::model::{Kept, LatentQueries, LatentSpec, Names, Role, RotaryPairs};
+use crate::model::{
+    Kept, LatentKeys, LatentQueries, LatentSpec, LinearSpec, Names, Role, RotaryPairs,
+};
 
 const GOLDEN: [&str; 3] = ["deepseek-v3", "deepseek-v32", "glm4-moe-lite"];
 
@@ -36,8 +38,30 @@ fn queries_are_made_of_a_short_vector_or_of_the_input() {
     assert!(matches!(&latent(&whole, 0).queries, LatentQueries::Whole(_)));
     let of_input = latent(&whole, 0).queries();
     assert_eq!((of_input.len(), of_input[0].stored_rows), (1, 4 * (16 + 8)));
+}
+
+#[test]
+fn keys_and_values_of_a_head_are_rows_of_one_matrix_or_of_two() {
+    let mut model = golden("glm4-moe-lite");
+    let (LatentKeys::Rows(keys), values) = rows_of(&model, 2) else { panic!("turned") };
     // Of each head first the rows of its keys.
-    assert_eq!(latent(&golden("glm4-moe-lite"), 0).up_of(2).map(|it| it.rows), [72..88, 88..108]);
+    assert_eq!((keys.rows, values.rows), (72..88, 88..108));
+    assert_eq!((keys.stored_rows, values.stored_rows, keys.inputs), (144, 144, 24));
+    model.part_latents(|name| name == "model.layers.0.self_attn.embed_q.weight");
+    let (LatentKeys::Turned(keys), values) = rows_of(&model, 2) else { panic!("not turned") };
+    assert_eq!((&*keys.path, &*values.path), ("self_attn.embed_q", "self_attn.unembed_out"));
+    assert_eq!((keys.rows, keys.stored_rows, keys.inputs), (48..72, 96, 16));
+    assert_eq!((values.rows, values.stored_rows, values.inputs), (40..60, 80, 24));
+    let weights: Vec<String> = model.weights_of_heads().collect();
+    let expected =
+        ["embed_q", "unembed_out"].map(|it| format!("model.layers.0.self_attn.{it}.weight"));
+    assert_eq!(weights, expected, "of the layer that has them");
+    assert_eq!(ModelSpec::from_wire(&model.to_wire()).unwrap(), model);
+}
+
+fn rows_of(model: &ModelSpec, head: usize) -> (LatentKeys, LinearSpec) {
+    let latent = latent(model, 0);
+    (latent.keys_of(head), latent.values_of(head))
 }
 
 #[test]
@@ -155,6 +179,7 @@ fn what_no_engine_could_compute_does_not_arrive() {
         ("rotation", json!(1), "rotation is 1, there are 1"),
         ("scale", json!(0.0), "scale is 0"),
         ("up", json!(""), "module of keys and values"),
+        ("keys", json!(""), "module of keys"),
         ("sinks", json!(1), "sinks"),
     ] {
         let error = sent(field, value);

@@ -73,8 +73,17 @@ fn delta_rules_are_not_yet_turned_into_the_hubs() {
 #[test]
 fn files_of_llama_cpp_become_the_hubs() {
     let home = tempfile::tempdir().unwrap();
-    // Rows in pairs, with divisors of frequencies, biases, folded norms, experts in one tensor, several files.
-    let all = ["llama3-q4_k_m", "qwen2-bf16", "gemma3-q5_1", "qwen3moe-q4_k_m", "qwen3-split-q8_0"];
+    // Rows in pairs, with divisors of frequencies, biases, folded norms, experts in one tensor, several files, convolutions, keys
+    // of latents by themselves.
+    let all = [
+        "llama3-q4_k_m",
+        "qwen2-bf16",
+        "gemma3-q5_1",
+        "qwen3moe-q4_k_m",
+        "qwen3-split-q8_0",
+        "lfm2moe-q8_0",
+        "deepseek2-q4",
+    ];
     for name in all {
         let before = golden(name).checkpoint().unwrap();
         let path = home.path().join(name);

@@ -19,6 +19,9 @@ pub(crate) fn config(
     tensors: &[&TensorInfo],
 ) -> Result<Fields, GgufError> {
     let keys = arch.keys(metadata)?;
+    if keys.flag("attention.causal")? == Some(false) {
+        return Err(keys.unsupported("attention.causal", "true"));
+    }
     let mut fields = Fields::new();
     let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
     let there = |name: &str| tensors.iter().find(|tensor| tensor.name == name).copied();
@@ -40,7 +43,7 @@ pub(crate) fn config(
     for (field, key) in [("bos_token_id", "bos_token_id"), ("eos_token_id", "eos_token_id")] {
         put(field, json!(metadata.number(&format!("tokenizer.ggml.{key}"))?.map(|id| id as i64)));
     }
-    rope::read(&keys, &mut fields)?;
+    rope::read(&keys, arch.stretch, &mut fields)?;
     (arch.more)(&keys, &|name| there(name).is_some(), &mut fields)?;
     keys.refuse_others()?;
     Ok(fields)

@@ -11,6 +11,10 @@ pub(super) const GRANITE: Arch = Arch {
     class: "GraniteForCausalLM",
     model_type: "granite",
     more: |keys, _, fields| {
+        // Here, and nowhere else, it is whether anything rotates.
+        if keys.flag("rope.scaling.finetuned")? == Some(false) {
+            return Err(keys.unsupported("rope.scaling.finetuned", "true"));
+        }
         for (field, key) in [
             ("embedding_multiplier", "embedding_scale"),
             ("residual_multiplier", "residual_scale"),

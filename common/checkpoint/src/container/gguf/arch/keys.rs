@@ -12,14 +12,12 @@ const MAX_LAYERS: u64 = 1 << 16;
 /// How many layers predict further tokens.
 const PREDICTING: &str = "nextn_predict_layers";
 
+/// How many heads of keys there are.
+pub(super) const HEADS_OF_KEYS: &str = "attention.head_count_kv";
+
 /// Keys that change nothing of what is computed, or say what tensors do.
-const HARMLESS: &[&str] = &[
-    "attention.causal",
-    "pooling_type",
-    "rope.scaling.finetuned",
-    "tensor_data_layout",
-    "vocab_size",
-];
+const HARMLESS: &[&str] =
+    &["pooling_type", "rope.scaling.finetuned", "tensor_data_layout", "vocab_size"];
 
 /// The keys of a file's architecture.
 pub(crate) struct Keys<'a> {
@@ -35,9 +33,11 @@ pub(crate) struct Keys<'a> {
     pub(crate) blocks: u64,
     /// Query heads.
     pub(crate) heads: u64,
-    /// Key and value heads.
+    /// Key and value heads, in layers that attend.
     pub(crate) kv_heads: u64,
-    /// Width of a head.
+    /// Which layers attend.
+    pub(super) attends: Vec<bool>,
+    /// Width of a head; of one whose rotating part is by itself, of that part.
     pub(crate) head_dim: u64,
 }
 
@@ -49,6 +49,7 @@ impl<'a> Keys<'a> {
     pub(crate) fn of(
         arch: &'static str,
         partial: bool,
+        read_heads: fn(&mut Keys<'_>) -> Result<(), GgufError>,
         metadata: &'a Metadata,
     ) -> Result<Self, GgufError> {
         let understood = RefCell::default();
@@ -61,6 +62,7 @@ impl<'a> Keys<'a> {
             blocks: 0,
             heads: 0,
             kv_heads: 0,
+            attends: Vec::new(),
             head_dim: 0,
         };
         keys.blocks = keys.size("block_count")?;
@@ -72,22 +74,27 @@ impl<'a> Keys<'a> {
             None | Some(0) => return Err(keys.unsupported(PREDICTING, "fewer than all layers")),
             Some(layers) => layers,
         };
-        let hidden_size = keys.size("embedding_length")?;
+        keys.attends = vec![true; keys.layers as usize]; // Bounded just above.
         keys.heads = keys.of_layers("attention.head_count")?;
-        keys.kv_heads = keys.of_layers_or("attention.head_count_kv", keys.heads)?;
-        let even = hidden_size / keys.heads;
+        read_heads(&mut keys)?;
+        Ok(keys)
+    }
+
+    /// Reads how wide a head is, which is one number of queries, keys and values.
+    fn read_width(&mut self) -> Result<(), GgufError> {
+        let even = self.size("embedding_length")? / self.heads;
         let widths = ["attention.key_length", "attention.value_length"];
-        let [keys_width, values_width] = widths.map(|key| keys.unsigned(key));
-        keys.head_dim = keys_width?.unwrap_or(even);
+        let [keys_width, values_width] = widths.map(|key| self.unsigned(key));
+        self.head_dim = keys_width?.unwrap_or(even);
         match values_width? {
-            Some(found) if found != keys.head_dim => {
-                Err(keys.unsupported(widths[1], &keys.head_dim.to_string()))
+            Some(found) if found != self.head_dim => {
+                Err(self.unsupported(widths[1], &self.head_dim.to_string()))
             }
-            None if keys.head_dim != even => {
-                Err(ValueError::Missing { key: keys.name(widths[1]) }.into())
+            None if self.head_dim != even => {
+                Err(ValueError::Missing { key: self.name(widths[1]) }.into())
             }
-            _ if keys.head_dim == 0 => Err(keys.unsupported(widths[0], "more than 0")),
-            _ => Ok(keys),
+            _ if self.head_dim == 0 => Err(self.unsupported(widths[0], "more than 0")),
+            _ => Ok(()),
         }
     }
 
@@ -100,6 +107,11 @@ impl<'a> Keys<'a> {
         let name = self.name(key);
         self.understood.borrow_mut().insert(name.clone());
         name
+    }
+
+    /// Whether there is anything under the key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.metadata.get(&self.name(key)).is_some()
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, GgufError> {
@@ -211,6 +223,32 @@ impl<'a> Keys<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Heads as most files say them: all layers have as many.
+pub(super) fn alike(keys: &mut Keys<'_>) -> Result<(), GgufError> {
+    keys.kv_heads = keys.of_layers_or(HEADS_OF_KEYS, keys.heads)?;
+    keys.read_width()
+}
+
+/// Heads of which layers that do not attend have none of keys; the other layers have as many as each other.
+pub(super) fn of_some(keys: &mut Keys<'_>) -> Result<(), GgufError> {
+    let name = keys.asked(HEADS_OF_KEYS);
+    let Some(Value::Integers(list)) = keys.metadata.get(&name) else { return alike(keys) };
+    let some = list.iter().copied().find(|heads| *heads != 0);
+    let all_alike = list.iter().all(|heads| *heads == 0 || Some(*heads) == some);
+    let number = some.and_then(|some| u64::try_from(some).ok());
+    match number.filter(|_| all_alike && list.len() as u64 == keys.blocks) {
+        Some(number) => {
+            keys.kv_heads = number;
+            keys.attends = list.iter().map(|heads| *heads != 0).take(keys.attends.len()).collect();
+            keys.read_width()
+        }
+        None => {
+            let expected = format!("one number, or {} that are 0 or all the same", keys.blocks);
+            Err(keys.unsupported(HEADS_OF_KEYS, &expected))
+        }
     }
 }
 

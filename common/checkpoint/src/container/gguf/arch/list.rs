@@ -1,7 +1,7 @@
 //! The list of architectures.
 
 use super::row::Arch;
-use super::{gemma, glm, gpt_oss, granite, llama, phi, qwen, qwen_hybrid};
+use super::{deepseek, gemma, glm, gpt_oss, granite, lfm, llama, mistral, phi, qwen, qwen_hybrid};
 use crate::container::gguf::error::GgufError;
 use crate::container::gguf::value::Metadata;
 
@@ -21,6 +21,10 @@ const ARCHS: &[Arch] = &[
     qwen_hybrid::QWEN35,
     qwen_hybrid::QWEN35_MOE,
     qwen_hybrid::QWEN3_NEXT,
+    lfm::LFM2,
+    lfm::LFM2_MOE,
+    mistral::MISTRAL3,
+    deepseek::DEEPSEEK2,
 ];
 
 /// The architecture that a file says.

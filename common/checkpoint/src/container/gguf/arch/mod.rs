@@ -2,13 +2,16 @@
 //! tensors are called there. A file or a row for each, and a line in `list.rs`; families know nothing of it.
 
 mod config;
+mod deepseek;
 mod gemma;
 mod glm;
 mod gpt_oss;
 mod granite;
 mod keys;
+mod lfm;
 mod list;
 mod llama;
+mod mistral;
 mod names;
 mod phi;
 mod qwen;

@@ -26,14 +26,14 @@ const OF_LAYER: &[(&str, &str)] = &[
     ("ffn_down_exps", "mlp.switch_mlp.down_proj"),
 ];
 
-/// What rotates, and may lie in pairs.
+/// What a tensor is of that a file has in another form than the Hub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
-    /// Queries,
+    /// Queries rotate, and their rows may lie in pairs,
     Queries,
-    /// keys,
+    /// as may those of keys.
     Keys,
-    /// and whatever does not rotate.
+    /// All else is as the Hub has it.
     Other,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn place(
     let tensor = || name.to_owned();
     let unknown = || GgufError::UnknownTensor { tensor: tensor(), architecture: arch.name };
     let Some(rest) = name.strip_prefix("blk.") else {
-        let hub = hub_name(&[OUTER], name).ok_or_else(unknown)?;
+        let hub = hub_name(&[arch.outer, OUTER], name).ok_or_else(unknown)?;
         return Ok(Place { name: hub, owner: Owner::Other, one: None });
     };
     let (number, leaf) = rest.split_once('.').ok_or_else(unknown)?;

@@ -10,16 +10,22 @@ use crate::container::gguf::error::GgufError;
 
 /// The tensor of what the frequencies of rotations are divided by, each by a number of its own.
 pub(crate) const DIVISORS: &str = "rope_freqs.weight";
+/// What of the logarithm of a factor scores are multiplied with, in architectures that have it.
+pub(super) const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 /// How far the factors of Llama 3.1 are apart between which frequencies are blended: divisors alone do not tell it.
 const BETWEEN: f64 = 3.0;
 /// How near to what Llama 3.1's rule gives divisors must be: they are rounded to f32, and the rule is found from them.
 const NEAR: f64 = 1e-4;
 
-/// Reads base, part and scaling of rotations.
+/// Reads base, part and scaling of rotations; `stretch` says what an architecture's multiplier of a logarithm means.
 ///
 /// # Errors
 /// [`GgufError::Unsupported`] for what is not known.
-pub(super) fn read(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufError> {
+pub(super) fn read(
+    keys: &Keys<'_>,
+    stretch: Option<fn(f64) -> [f64; 2]>,
+    fields: &mut Fields,
+) -> Result<(), GgufError> {
     let base = keys.number("rope.freq_base")?.unwrap_or(10_000.0);
     if base <= 0.0 {
         return Err(keys.unsupported("rope.freq_base", "more than 0"));
@@ -35,12 +41,16 @@ pub(super) fn read(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufError
         ("rope.scaling.attn_factor", 1.0),
         ("rope.scaling.yarn_ext_factor", 1.0),
         ("rope.scaling.yarn_attn_factor", 1.0),
-        ("rope.scaling.yarn_log_multiplier", 0.0),
     ] {
         if keys.number(key)?.is_some_and(|found| found != usual) {
             return Err(keys.unsupported(key, &format!("{usual}")));
         }
     }
+    let scales = match (keys.number(MULTIPLIER)?.filter(|found| *found != 0.0), stretch) {
+        (None, _) => None,
+        (Some(found), Some(stretch)) if found > 0.0 => Some(stretch(found)),
+        (Some(_), _) => return Err(keys.unsupported(MULTIPLIER, "0")),
+    };
     let scaling = match (kind, factor.or(older)) {
         (None | Some("none"), None | Some(1.0)) => None,
         (None, Some(factor)) | (Some("linear"), Some(factor)) => {
@@ -55,6 +65,9 @@ pub(super) fn read(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufError
             ];
             for (field, value) in others {
                 yarn[field] = value.unwrap_or(Value::Null);
+            }
+            if let Some([scale, all]) = scales {
+                (yarn["mscale"], yarn["mscale_all_dim"]) = (json!(scale), json!(all));
             }
             Some(yarn)
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::keys::Keys;
+use super::keys::{self, Keys};
 use crate::container::gguf::error::GgufError;
 use crate::container::gguf::value::Metadata;
 use crate::model::ModelSpec;
@@ -28,8 +28,15 @@ pub(crate) struct Arch {
     pub(crate) pairs: bool,
     /// Whether a part of a head may rotate.
     pub(crate) partial: bool,
-    /// What it calls otherwise than most.
+    /// What `yarn_log_multiplier` says of the two scales of a stretched context, `mscale` and `mscale_all_dim`; `None` if it may
+    /// not be said.
+    pub(super) stretch: Option<fn(f64) -> [f64; 2]>,
+    /// What it calls otherwise than most: in layers,
     pub(crate) names: &'static [(&'static str, &'static str)],
+    /// and outside them.
+    pub(crate) outer: &'static [(&'static str, &'static str)],
+    /// Reads how many heads of keys there are, in which layers, and how wide heads are.
+    pub(super) heads: fn(&mut Keys<'_>) -> Result<(), GgufError>,
     /// Tensors of a layer that have no dimension of 1 where the Hub's have one, and which that is.
     pub(crate) ones: &'static [(&'static str, usize)],
     /// What it says beside what all do, given which tensors are there.
@@ -46,8 +53,11 @@ pub(super) const PLAIN: Arch = Arch {
     model_type: "",
     pairs: false,
     partial: false,
+    stretch: None,
     names: &[],
     ones: &[],
+    outer: &[],
+    heads: keys::alike,
     more: |_, _, _| Ok(()),
     form: |_, _| (),
 };
@@ -58,6 +68,6 @@ impl Arch {
     /// # Errors
     /// As [`Keys::of`].
     pub(crate) fn keys<'a>(&self, metadata: &'a Metadata) -> Result<Keys<'a>, GgufError> {
-        Keys::of(self.name, self.partial, metadata)
+        Keys::of(self.name, self.partial, self.heads, metadata)
     }
 }
