@@ -38,6 +38,11 @@ impl Weights {
         Ok(Self { layers, ends: model.ends()?, model })
     }
 
+    /// Tokens that the model knows.
+    pub fn vocab_size(&self) -> usize {
+        self.model.checkpoint.config.vocab_size
+    }
+
     /// Bytes of the layers' blobs.
     pub fn layer_bytes(&self) -> u64 {
         let layers = 0..self.model.checkpoint.config.layers.len();

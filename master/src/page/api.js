@@ -122,7 +122,8 @@ async function refusal(response) {
     // Not the master's own words, perhaps a proxy's: the status has to do.
   }
   const { status } = response;
-  return error?.message ? saidByMaster(error, status) : new Trouble(`The master answers with status ${status}.`, status);
+  const said = typeof error === "string" ? { message: error } : error; // Ollama's paths have the words alone.
+  return said?.message ? saidByMaster(said, status) : new Trouble(`The master answers with status ${status}.`, status);
 }
 
 /** The models that can be asked, as `/v1/models` describes them. */

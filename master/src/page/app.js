@@ -64,7 +64,7 @@ function onState(state) {
   byId("phase").dataset.phase = state.phase;
   cluster.setStale(false);
   lastState = state;
-  shelf.allowPull(state.can_pull);
+  shelf.follow(state);
   shown.learn(state);
   draw();
   const { text, share } = whatGoesOn(state);

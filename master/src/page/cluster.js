@@ -47,7 +47,7 @@ export class Cluster {
   setStale(isStale) {
     this.#root.toggleAttribute("data-stale", isStale);
     if (isStale) {
-      this.#root.querySelectorAll(".device, .member").forEach((card) => {
+      this.#root.querySelectorAll(".device, #members > li").forEach((card) => {
         card.dataset.state = "unknown";
         say(card.querySelector(".state"), "not known");
       });
@@ -83,7 +83,10 @@ export class Cluster {
     say(parts["held-slots"], slots ? `${slots.held}` : "–");
     say(parts.slots, slots ? `of ${slots.total} used, ${slots.idle} kept` : "");
     this.#drawSpeed(rates?.generated_tokens_per_second ?? 0);
-    this.#chain.dataset.busy = String(phase === "ready" && (load?.steps ?? 0) > 0);
+    // Numbers are of all models: whose tokens pass is known where there is one.
+    const isAlone = (state.models ?? []).length < 2;
+    parts["of-all"].hidden = isAlone;
+    this.#chain.dataset.busy = String(phase === "ready" && isAlone && (load?.steps ?? 0) > 0);
     this.#drawChain(state);
   }
 

@@ -10,7 +10,7 @@ const byId = (id) => document.getElementById(id);
 
 export class Models {
   #all = [];
-  #known = []; // What was learned last.
+  #asked = 0; // How often the master was asked: what it says to the last counts.
   #wanted = lastChosen(); // There may be no such model, or none yet.
   #onChange;
   #onList;
@@ -48,22 +48,29 @@ export class Models {
 
   /** Asks the master for its models. Until it says, there is the one of this name, if one is loaded, with this context. */
   async learn(name, context) {
-    this.#known = [name, context];
-    this.#show(name ? [{ id: name, context_length: context }] : []);
-    try {
-      const models = await servedModels();
-      if (models.length > 0) {
-        this.#show(models);
-      }
-      this.#onList(models);
-    } catch (error) {
-      console.warn(error); // Whoever asks a question is told what is wrong.
+    if (name && !this.#all.some((model) => model.id === name)) {
+      this.#show([{ id: name, context_length: context }]);
     }
+    await this.learnAgain();
   }
 
-  /** Asks again: there may be other models now. */
-  learnAgain() {
-    return this.learn(...this.#known);
+  /** Asks again, and resolves with the models: there may be other ones now. What is known stays until the master says more. */
+  async learnAgain() {
+    this.#asked += 1;
+    const asked = this.#asked;
+    try {
+      const models = await servedModels();
+      if (asked === this.#asked) {
+        if (models.length > 0) {
+          this.#show(models);
+        }
+        this.#onList(models);
+      }
+      return models;
+    } catch (error) {
+      console.warn(error); // Whoever asks a question is told what is wrong.
+      return [];
+    }
   }
 
   #show(models) {

@@ -4,17 +4,22 @@ import { Trouble, inWords, jsonLines, request } from "./api.js";
 import { factsInWords } from "./models.js";
 import { bytes, partsOf, say } from "./words.js";
 
+/** What to do with a model that is there, and is not at hand. */
+const UNREADABLE = "It is not among the models at hand, perhaps as it does not run here; this command says why: cake-master inspect";
+
 const byId = (id) => document.getElementById(id);
 
 export class Shelf {
   #all = [];
-  #busy = new Set(); // Names of models that are being loaded or let go.
+  #busy = new Set(); // Names of models that are being loaded or let go from here,
+  #coming = new Set(); // and of those that are being loaded, whoever asked.
   #canPull = false;
-  #onChange;
+  #learn;
 
-  /** `onChange` is called when there may be other models than before. */
-  constructor(onChange) {
-    this.#onChange = onChange;
+  /** `learn` asks the master for its models, which `show` is given then, and resolves with them. */
+  constructor(learn) {
+    this.#learn = learn;
+    byId("shelf").addEventListener("toggle", () => byId("shelf").open && learn());
     byId("at-hand").addEventListener("click", (event) => {
       const button = event.target.closest("[data-part=change]");
       if (button) {
@@ -30,8 +35,9 @@ export class Shelf {
     this.#draw();
   }
 
-  /** Whether the master fetches models of the Hub. */
-  allowPull(canPull) {
+  /** Which models are being loaded, and whether the master fetches models of the Hub. */
+  follow({ models, can_pull: canPull }) {
+    this.#coming = new Set((models ?? []).filter(({ phase }) => phase !== "ready").map(({ model }) => model));
     this.#canPull = Boolean(canPull);
     byId("pull").hidden = !this.#canPull;
     this.#draw();
@@ -45,7 +51,7 @@ export class Shelf {
       const item = known.get(model.id) ?? byId("at-hand-template").content.cloneNode(true).firstElementChild;
       item.dataset.model = model.id;
       const { name, facts, change } = partsOf(item);
-      const isBusy = this.#busy.has(model.id);
+      const isBusy = this.#busy.has(model.id) || this.#coming.has(model.id);
       const does = model.loaded ? "Unload" : "Load";
       say(name, model.id);
       say(facts, factsInWords(model));
@@ -71,8 +77,8 @@ export class Shelf {
     } catch (error) {
       tell(error);
     }
+    await this.#learn();
     this.#busy.delete(model);
-    this.#onChange();
     this.#draw();
   }
 
@@ -88,19 +94,25 @@ export class Shelf {
       setPulling(true);
       tell(null);
       try {
-        await pull(wanted.value.trim(), running.signal);
+        const name = wanted.value.trim();
+        await pull(name, running.signal);
+        const isThere = (await this.#learn()).some((model) => model.id === bare(name));
         wanted.value = "";
-        say(byId("pull-said"), "It is at hand.");
+        say(byId("pull-said"), isThere ? "It is at hand." : `It was fetched. ${UNREADABLE} ${bare(name)}.`);
       } catch (error) {
         say(byId("pull-said"), error.name === "AbortError" ? "Stopped: what is there is not fetched again." : "");
         tell(error.name === "AbortError" ? null : error);
       }
       running = null;
       setPulling(false);
-      this.#onChange();
     });
     byId("pull-stop").addEventListener("click", () => running?.abort());
   }
+}
+
+/** A name without what other programs write around it. */
+function bare(name) {
+  return name.replace(/^(https:\/\/)?(hf\.co|huggingface\.co)\//, "").replace(/:latest$/, "");
 }
 
 /** Fetches a model, and says how far it is. */

@@ -1,5 +1,5 @@
 //! `quality MODEL`: what each way to store a model costs, as its perplexity on a fixed text; `tests/benches/README.md` says more.
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use cake_checkpoint::{Checkpoint, KvDtype, Scheme};
@@ -61,14 +61,19 @@ fn main() -> Result<()> {
     let own = schemes
         .iter()
         .map(|&scheme| (format!("--encode {scheme}"), checkpoint.location.path.clone(), scheme));
-    let others = cli.beside.iter().map(|file| {
-        let name = Path::new(file).file_name().unwrap_or_default();
-        (name.to_string_lossy().into_owned(), PathBuf::from(file), Scheme::AsStored)
-    });
+    let others =
+        cli.beside.iter().map(|file| (file.clone(), PathBuf::from(file), Scheme::AsStored));
     let kinds = if cli.kv.is_empty() { vec![KvDtype::F16] } else { cli.kv };
     let mut first = None;
     for (name, path, scheme) in own.chain(others) {
         let weights = Weights::open(&path, scheme)?;
+        ensure!(
+            weights.vocab_size() == checkpoint.config.vocab_size,
+            "{name} has a vocabulary of {} tokens, {} one of {}",
+            weights.vocab_size(),
+            cli.model,
+            checkpoint.config.vocab_size
+        );
         for &kv in &kinds {
             let mut scorer = Scorer::load(&weights, cli.numerics, kv, cli.context)?;
             let perplexity = scorer.perplexity(&pieces)?;

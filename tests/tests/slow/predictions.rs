@@ -73,7 +73,8 @@ fn a_device_that_was_timed_under_load_is_known_better_once_it_has_answered() {
         let predicted = stage_seconds(&master, home.path());
         // How near it is to what there is, `cake-bench predictions` says.
         println!("noticed {noticed}: {} ms, then {} ms", 1e3 * spoilt * layers, 1e3 * predicted);
-        assert!(predicted < spoilt * layers, "{predicted}, it was {}", spoilt * layers);
+        // It was spoilt by far more than any load of the machine can hide.
+        assert!(predicted < spoilt * layers / 10.0, "{predicted}, it was {}", spoilt * layers);
     }
 }
 

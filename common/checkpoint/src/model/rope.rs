@@ -225,7 +225,7 @@ fn rotation(
     let rope_type = match (rope_type, &dict) {
         // What files call it that are older than its name.
         (Some("su"), _) => Some("longrope"),
-        (Some("yarn"), Some(dict)) if dict.has("short_factor") => Some("longrope"),
+        (Some("yarn"), Some(dict)) if dict.get("short_factor").is_some() => Some("longrope"),
         (other, _) => other,
     };
     let mut theta = theta.unwrap_or(outer.default);

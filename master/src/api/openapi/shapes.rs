@@ -156,10 +156,17 @@ pub(super) fn cluster() -> Value {
     let device = json!({ "name": "text", "local": "flag", "state": "text", "layers": "text?" });
     let rates =
         json!({ "prompt_tokens_per_second": "number", "generated_tokens_per_second": "number" });
-    json!({
-        "model": "text?", "phase": "text", "reason": "text?", "context": "whole?", "layers": "whole?", "devices": [&device],
-        "load": "any", "rates": rates, "models": [{ "model": "text", "phase": "text", "devices": [device] }],
-    })
+    let plan = json!({
+        "model": "text?", "phase": "text", "reason": "text?", "encoding": "text", "context": "whole?", "parallel": "whole?",
+        "layers": "whole?", "parts_of": "whole?", "devices": [device],
+    });
+    let mut all = plan.clone();
+    all["members"] = json!([{ "worker_id": "text", "name": "text", "duty": "text" }]);
+    all["happened"] =
+        json!([{ "number": "whole", "at_ms": "whole", "kind": "text", "words": "text" }]);
+    all["models"] = json!([plan]);
+    (all["load"], all["rates"], all["can_pull"]) = (json!("any"), rates, json!("flag"));
+    all
 }
 
 pub(super) fn requests() -> Value {

@@ -108,9 +108,9 @@ fn an_unsupported_rope() {
     let model = copy_of("llama");
     edit_config(model.path(), |config| {
         config["rope_parameters"] =
-            json!({ "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0 });
+            json!({ "rope_type": "xpos", "rope_theta": 10000.0, "factor": 4.0 });
     });
-    assert_says(&refusal(model.path()), &["dynamic"]);
+    assert_says(&refusal(model.path()), &["xpos"]);
 }
 
 #[test]

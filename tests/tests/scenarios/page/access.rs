@@ -137,6 +137,9 @@ fn every_state_can_be_used_without_eyes_or_mouse() {
     drop(server);
     browser.wait("the master to be missed", &phase("down"));
     assert_eq!(browser.run(claims), false, "nothing is ready that cannot be reached");
+    let waits = "return document.querySelector('#send').disabled \
+        && document.querySelector('#gate-text').textContent === 'Waiting for the master.'";
+    browser.wait("no question to be possible", waits);
     eyes.see("away");
 
     let file = cluster.master.state().join("keys");

@@ -2,7 +2,7 @@
 use cake_tests::browser::Browser;
 use cake_tests::{Cluster, Master, Server, golden, not_shown};
 
-use super::access::{Eyes, axe};
+use super::access::{Eyes, instruments};
 use crate::models::said;
 use crate::pull::{Place, REPO};
 
@@ -20,10 +20,7 @@ fn open_devices(browser: &Browser, server: &Server) {
 
 #[test]
 fn a_model_is_fetched_loaded_and_let_go() {
-    let Some(browser) = Browser::start() else {
-        return not_shown("the page needs chromium and chromium-driver");
-    };
-    let Some(axe) = axe() else { return not_shown("tests/clients/install.sh gets axe-core") };
+    let Some((browser, axe)) = instruments() else { return };
     let eyes = Eyes { browser: &browser, axe: &axe };
     let place = Place::golden();
     let server = Server::from_command(place.command(&["serve", "--listen", "0", "--alone"]));
@@ -34,16 +31,27 @@ fn a_model_is_fetched_loaded_and_let_go() {
     browser.wait("the Hub to be offered", offered);
     assert_eq!(browser.run(&format!("{FACTS}; return facts")), "none");
 
-    browser.type_into("#wanted", "org/other");
-    browser.click("#pull [type=submit]");
-    let trouble = "return document.querySelector('#shelf-trouble').textContent.includes('no model \"org/other\"')";
-    browser.wait("it to be said that there is no such model", trouble);
+    let fetch = |name: &str| {
+        let can = "return !document.querySelector('#pull [type=submit]').hidden";
+        browser.wait("nothing else to be fetched", can);
+        browser.run("document.querySelector('#wanted').value = ''");
+        browser.type_into("#wanted", name);
+        browser.click("#pull [type=submit]");
+    };
+    let says = |words: &str| {
+        format!("return document.querySelector('#shelf-trouble').textContent.includes('{words}')")
+    };
+    fetch("no name of a model");
+    browser.wait("what was typed to be refused in words", &says("no name of a model"));
+    fetch("org/other");
+    browser.wait("it to be said that there is no such model", &says("no model \"org/other\""));
     eyes.see("shelf-trouble");
     browser.look("light", 1280, 900);
-    browser.run("document.querySelector('#wanted').value = ''");
-    browser.type_into("#wanted", REPO);
-    browser.click("#pull [type=submit]");
-    let facts = |says: &str| format!("{FACTS}; return facts.includes('{says}')");
+    fetch(REPO);
+    let facts = |says: &str| {
+        let free = "!document.querySelector('#at-hand button').disabled";
+        format!("{FACTS}; return facts.includes('{says}') && {free}")
+    };
     browser.wait("the model to be at hand", &facts("when asked"));
     assert_eq!(
         browser.run("return document.querySelector('#shelf-trouble').hidden"),
@@ -63,10 +71,7 @@ fn a_model_is_fetched_loaded_and_let_go() {
 
 #[test]
 fn the_devices_of_each_of_two_models_are_shown() {
-    let Some(browser) = Browser::start() else {
-        return not_shown("the page needs chromium and chromium-driver");
-    };
-    let Some(axe) = axe() else { return not_shown("tests/clients/install.sh gets axe-core") };
+    let Some((browser, axe)) = instruments() else { return };
     let eyes = Eyes { browser: &browser, axe: &axe };
     let models = [golden("llama"), golden("qwen2")];
     let cluster = Cluster::new(&["kitchen"]);

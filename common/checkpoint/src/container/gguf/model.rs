@@ -174,9 +174,9 @@ fn scale_rotation(opened: &Opened, tensor: &TensorInfo, fields: &mut Fields) -> 
         .map_err(|cause| Error::io("read", &opened.path, cause))?;
     let (numbers, _) = bytes.as_chunks();
     let divisors: Vec<f32> = numbers.iter().map(|it| f32::from_le_bytes(*it)).collect();
-    let base = fields.get("rope_theta").and_then(Value::as_f64).unwrap_or(1.0);
+    let base = fields.get("rope_theta").and_then(Value::as_f64);
     let pairs = fields.get("head_dim").and_then(Value::as_u64).map(|width| width / 2);
-    let scaling = arch::scaling_of(&divisors, base);
+    let scaling = base.and_then(|base| arch::scaling_of(&divisors, base));
     match scaling.filter(|_| pairs == Some(divisors.len() as u64)) {
         Some(Value::Null) => Ok(()),
         Some(scaling) if !fields.contains_key("rope_scaling") => {

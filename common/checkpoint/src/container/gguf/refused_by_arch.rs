@@ -1,6 +1,7 @@
 //! What some architectures say beside what all do, each refused by what is wrong, in files that are well-formed.
 
-use super::made::{BOOL, F32, I32, LIST, Made, TEXT, U32, U64, all_refused_of, list, text};
+use super::made::{BOOL, F32, I32, LIST, Made, TEXT, U32, U64, all_refused_of, list, opened, text};
+use crate::model::Op;
 
 /// How many heads of keys each layer has.
 fn heads(it: &mut Made, arch: &str, numbers: &[i32]) {
@@ -74,6 +75,11 @@ fn wrong_convolutions_are_refused() {
                 |it| it.put("lfm2moe.expert_weights_scale", F32, 2f32.to_le_bytes()),
                 "\"lfm2moe.expert_weights_scale\" in the metadata is 2; nothing is known",
             ),
+            (
+                "weights that are not divided by their sum",
+                |it| it.put("lfm2moe.expert_weights_norm", BOOL, [0]),
+                "\"lfm2moe.expert_weights_norm\" in the metadata is false, expected true",
+            ),
         ],
     );
 }
@@ -139,6 +145,27 @@ fn wrong_stretches_are_refused() {
 }
 
 #[test]
+fn older_files_say_nothing_of_groups() {
+    let groups = |change: fn(&mut Made)| {
+        let mut made = Made::of("deepseek2-bf16");
+        change(&mut made);
+        let model = opened(&made.bytes()).expect("a model").config;
+        let mut ops = model.layers.iter().flat_map(|layer| layer.ops());
+        let router = ops.find_map(|op| match op {
+            Op::Experts(experts) => Some(experts.router.clone()),
+            _ => None,
+        });
+        router.expect("experts").groups
+    };
+    assert!(groups(|_| ()).is_some_and(|it| it.count > 1));
+    let without = groups(|it| {
+        it.drop("deepseek2.expert_group_count");
+        it.drop("deepseek2.expert_group_used_count");
+    });
+    assert!(without.is_none_or(|it| it.count == 1), "{without:?}");
+}
+
+#[test]
 fn wrong_latents_are_refused() {
     all_refused_of(
         &Made::of("deepseek2-bf16"),
@@ -152,6 +179,11 @@ fn wrong_latents_are_refused() {
                 "nothing that rotates",
                 |it| it.drop("deepseek2.rope.dimension_count"),
                 "metadata lack \"deepseek2.rope.dimension_count\"",
+            ),
+            (
+                "groups, and not how many are chosen",
+                |it| it.drop("deepseek2.expert_group_used_count"),
+                "\"deepseek2.expert_group_used_count\" in the metadata is missing",
             ),
             (
                 "another rank",

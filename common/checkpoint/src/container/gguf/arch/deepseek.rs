@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::glm::{GATING, SIGMOID, routed};
+use super::glm::{GATING, GROUPS, SIGMOID, routed};
 use super::keys::{HEADS_OF_KEYS, Keys};
 use super::rope::MULTIPLIER;
-use super::row::{Arch, PLAIN};
+use super::row::{Arch, Fields, PLAIN};
 use crate::container::gguf::error::GgufError;
 
 /// How wide keys and values are that are kept, or, in older files, those of a head;
@@ -67,10 +67,27 @@ pub(super) const DEEPSEEK2: Arch = Arch {
         let short = keys.unsigned("attention.q_lora_rank")?.filter(|rank| *rank > 0);
         fields.insert("q_lora_rank".into(), json!(short));
         fields.insert("rope_interleave".into(), json!(true));
-        routed(keys, fields)
+        routed(keys, fields)?;
+        grouped(keys, fields)
     },
     ..PLAIN
 };
+
+/// Into how many groups experts fall. Files that are older than these keys have V3 and R1, whose 8 groups are the family's where
+/// nothing is said, and models without groups: these have other numbers of experts.
+fn grouped(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufError> {
+    const OF_V3: u64 = 256;
+    match GROUPS.map(|key| keys.has(key)) {
+        [true, true] => {}
+        [false, false] if keys.size("expert_count")? == OF_V3 => {}
+        [false, false] => ["n_group", "topk_group"].into_iter().for_each(|field| {
+            fields.insert(field.into(), json!(1));
+        }),
+        [true, false] => return Err(keys.unsupported(GROUPS[1], "a number beside that of groups")),
+        [false, true] => return Err(keys.unsupported(GROUPS[0], "a number beside that of chosen")),
+    }
+    Ok(())
+}
 
 /// Where a file says how wide queries and values of a head are.
 fn widths(keys: &Keys<'_>) -> [&'static str; 2] {

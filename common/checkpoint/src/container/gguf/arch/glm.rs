@@ -8,6 +8,8 @@ use crate::container::gguf::error::GgufError;
 
 /// How experts' scores are made.
 pub(super) const GATING: &str = "expert_gating_func";
+/// How many groups of experts there are, and of how many some are chosen.
+pub(super) const GROUPS: [&str; 2] = ["expert_group_count", "expert_group_used_count"];
 /// The one way in which experts' scores are made: the sigmoid of each product.
 pub(super) const SIGMOID: u64 = 2;
 
@@ -49,9 +51,7 @@ pub(super) fn routed(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufErr
     fields.insert("intermediate_size".into(), json!(keys.of_layers("feed_forward_length")?));
     fields.insert("n_shared_experts".into(), json!(shared));
     fields.insert("first_k_dense_replace".into(), json!(dense));
-    for (field, key) in
-        [("n_group", "expert_group_count"), ("topk_group", "expert_group_used_count")]
-    {
+    for (field, key) in ["n_group", "topk_group"].into_iter().zip(GROUPS) {
         fields.insert(field.into(), json!(keys.unsigned(key)?));
     }
     let scale = keys.number("expert_weights_scale")?.unwrap_or(1.0);

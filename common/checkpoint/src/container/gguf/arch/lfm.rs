@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::glm::{GATING, SIGMOID};
 use super::keys::{self, Keys};
+use super::qwen::shared_out;
 use super::row::{Arch, Fields, PLAIN};
 use crate::container::gguf::error::GgufError;
 
@@ -41,7 +42,6 @@ pub(super) const LFM2: Arch = Arch {
     ..PLAIN
 };
 
-/// The format cannot say whether the weights of chosen experts are divided by their sum: all published models' are.
 pub(super) const LFM2_MOE: Arch = Arch {
     name: "lfm2moe",
     experts: true,
@@ -55,7 +55,7 @@ pub(super) const LFM2_MOE: Arch = Arch {
         let first = format!("blk.{dense}.exp_probs_b.bias");
         fields.insert("num_dense_layers".into(), json!(dense));
         fields.insert("use_expert_bias".into(), json!(there(&first)));
-        fields.insert("norm_topk_prob".into(), json!(true));
+        shared_out(keys, fields)?;
         fields.insert("intermediate_size".into(), json!(keys.of_layers("feed_forward_length")?));
         for (field, key) in [
             ("num_experts", "expert_count"),

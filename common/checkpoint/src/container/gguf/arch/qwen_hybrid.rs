@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::keys::Keys;
+use super::qwen::shared_out;
 use super::row::{Arch, Fields, PLAIN, There};
 use crate::container::gguf::error::GgufError;
 use crate::model::{DeltaInputs, DeltaSpec, ModelSpec, Name, Op};
@@ -114,8 +115,7 @@ fn delta(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufError> {
     Ok(())
 }
 
-/// The format cannot say whether the weights of chosen experts are divided by their sum: all published models' are. Every layer
-/// has experts.
+/// Every layer has experts.
 fn experts(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufError> {
     let inner = keys.size("expert_feed_forward_length")?;
     let dense = keys.unsigned("feed_forward_length")?.unwrap_or(inner);
@@ -124,7 +124,7 @@ fn experts(keys: &Keys<'_>, fields: &mut Fields) -> Result<(), GgufError> {
     fields.insert("shared_expert_intermediate_size".into(), json!(shared));
     fields.insert("num_experts".into(), json!(keys.size("expert_count")?));
     fields.insert("num_experts_per_tok".into(), json!(keys.size("expert_used_count")?));
-    fields.insert("norm_topk_prob".into(), json!(true));
+    shared_out(keys, fields)?;
     if fields.get("model_type") == Some(&json!(QWEN3_NEXT.model_type)) {
         fields.insert("intermediate_size".into(), json!(dense));
         fields.insert("decoder_sparse_step".into(), json!(1));
