@@ -10,8 +10,10 @@ use tempfile::TempDir;
 
 /// Longest that processors are kept busy.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How many times as slow as it is a device was found to be: no machine becomes as slow from one moment to the next.
-const WRONG: f64 = 1000.0;
+/// How many times as slow as it is a device was found to be.
+const WRONG: f64 = 20.0;
+/// What is predicted afterwards is less by this, at least: machines are not the same all the time.
+const RIGHT: f64 = 3.0;
 
 fn small() -> TempDir {
     let home = tempfile::tempdir().expect("a temporary folder");
@@ -71,10 +73,8 @@ fn a_device_that_was_timed_under_load_is_known_better_once_it_has_answered() {
         master.answer_of(home.path(), &[2, 3, 4], 40, &[], &["--context", "128"]);
         let layers = ModelShape::small().layers as f64;
         let predicted = stage_seconds(&master, home.path());
-        // How near it is to what there is, `cake-bench predictions` says.
         println!("noticed {noticed}: {} ms, then {} ms", 1e3 * spoilt * layers, 1e3 * predicted);
-        // It was spoilt by far more than any load of the machine can hide.
-        assert!(predicted < spoilt * layers / 10.0, "{predicted}, it was {}", spoilt * layers);
+        assert!(predicted <= spoilt * layers / RIGHT, "{predicted}, it was {}", spoilt * layers);
     }
 }
 
