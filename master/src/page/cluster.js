@@ -128,7 +128,7 @@ export class Cluster {
 }
 
 function drawDevice(parts, device, allLayers, areParts, reason, present) {
-  const { name, state = "waiting", push, memory } = device;
+  const { name, state = "waiting", push } = device;
   const isLost = state === "lost";
   parts.card.dataset.device = name;
   const isFreed = state === "ready" && present?.duty === "draining";

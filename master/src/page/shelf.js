@@ -7,6 +7,9 @@ import { bytes, partsOf, say } from "./words.js";
 /** What to do with a model that is there, and is not at hand. */
 const UNREADABLE = "It is not among the models at hand, perhaps as it does not run here; this command says why: cake-master inspect";
 
+/** How far a model is that is on its way; one that lost a device can be let go. */
+const COMING = ["planning", "pushing", "loading"];
+
 const byId = (id) => document.getElementById(id);
 
 export class Shelf {
@@ -37,7 +40,7 @@ export class Shelf {
 
   /** Which models are being loaded, and whether the master fetches models of the Hub. */
   follow({ models, can_pull: canPull }) {
-    this.#coming = new Set((models ?? []).filter(({ phase }) => phase !== "ready").map(({ model }) => model));
+    this.#coming = new Set((models ?? []).filter(({ phase }) => COMING.includes(phase)).map(({ model }) => model));
     this.#canPull = Boolean(canPull);
     byId("pull").hidden = !this.#canPull;
     this.#draw();
@@ -110,9 +113,9 @@ export class Shelf {
   }
 }
 
-/** A name without what other programs write around it. */
+/** A name without what other programs write around it, and without which version of it was asked for. */
 function bare(name) {
-  return name.replace(/^(https:\/\/)?(hf\.co|huggingface\.co)\//, "").replace(/:latest$/, "");
+  return name.replace(/^(https:\/\/)?(hf\.co|huggingface\.co)\//, "").replace(/:latest$|@.*$/, "");
 }
 
 /** Fetches a model, and says how far it is. */

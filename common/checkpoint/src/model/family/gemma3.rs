@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::decoder::{AROUND, Decoder};
 use super::entry::Family;
-use super::wrapper::{AS_MODULES, Wrapper};
+use super::wrapper::{AS_MODULES, EYES, Wrapper};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -29,12 +29,7 @@ const WRAPPER: Wrapper = Wrapper {
     other_names: AS_MODULES,
     defaults,
     texts: &[(TEXT.model_type, read_text)],
-    others: &[
-        "vision_tower.",
-        "multi_modal_projector.",
-        "model.vision_tower.",
-        "model.multi_modal_projector.",
-    ],
+    others: EYES,
     tied: true,
     fields: &[
         "boi_token_index",

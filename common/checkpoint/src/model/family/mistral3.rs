@@ -5,7 +5,7 @@
 use serde_json::Map;
 
 use super::entry::Family;
-use super::wrapper::{AS_MODULES, Wrapper};
+use super::wrapper::{AS_MODULES, EYES, Wrapper};
 use super::{ministral3, mistral};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
@@ -21,12 +21,7 @@ const WRAPPER: Wrapper = Wrapper {
     other_names: AS_MODULES,
     defaults: Map::new,
     texts: &[("ministral3", ministral3::read), ("mistral", mistral::read)],
-    others: &[
-        "vision_tower.",
-        "multi_modal_projector.",
-        "model.vision_tower.",
-        "model.multi_modal_projector.",
-    ],
+    others: EYES,
     tied: true,
     fields: &[
         "image_token_index",

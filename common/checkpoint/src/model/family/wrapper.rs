@@ -12,6 +12,14 @@ use crate::model::whole::{Beginning, ModelSpec};
 pub(super) const AS_MODULES: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
 
+/// What begins the names of the tensors of a tower that sees, and of what hands on what it saw, under both kinds of names.
+pub(super) const EYES: &[&str] = &[
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+];
+
 /// What reads the text model's part of a configuration.
 type Read = fn(&Fields<'_>) -> Result<ModelSpec, ConfigError>;
 
