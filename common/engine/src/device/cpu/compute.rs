@@ -33,7 +33,7 @@ pub(crate) struct Cpu {
     pool: Pool,
 }
 
-/// Activations in memory.
+/// Activations `[rows, width]` in memory, f32.
 pub(crate) struct Rows {
     /// Row-major, whole rows.
     values: Vec<f32>,

@@ -1,4 +1,4 @@
-//! What happens between the products, row by row: norms, rotation, residual sums.
+//! What happens between the GEMMs, row by row: RMS and layer norms, rotation (RoPE), residual sums.
 
 use cake_checkpoint::RotaryPairs;
 
@@ -120,8 +120,8 @@ fn moments<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
     (mean, simd.sum(squares) / width)
 }
 
-/// `max(x − bound, 0)` of every number of `x`, `[rows, width]`, the bound so many standard deviations above the mean of its
-/// row. What is no number stays none.
+/// `max(x − bound, 0)` of every number of `x`, `[rows, width]`, the bound so many standard deviations above the mean of
+/// its row. What is no number stays none.
 pub(crate) fn above(tier: Tier, x: &[f32], width: usize, deviations: f32) -> Vec<f32> {
     assert!(x.len().is_multiple_of(width), "whole rows");
     let mut out = UninitVec::new(x.len());
@@ -212,7 +212,7 @@ pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     unsafe { out.assume_init() }
 }
 
-/// Turns each head of each row of `x`, `[rows, heads × head_dim]`, by the row's angles.
+/// RoPE: turns each head of each row of `x`, `[rows, heads × head_dim]`, by the row's angles.
 pub(crate) fn rotate(
     x: &[f32],
     rotation: &Rotation,

@@ -1,4 +1,5 @@
-//! Products with weights that stay as they are stored.
+//! Linear layers: GEMMs of rows of prefill, and GEMVs (or GEMMs of a few rows) of decode, with weights that stay as
+//! they are stored.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::device::StoredLinear;
 use crate::error::Error;
 use crate::matrix::StoredMatrix;
 
-/// `y = x · weightᵀ + bias` with a weight that stays as it is stored.
+/// `y = x · weightᵀ + bias` with a weight `[outputs, inputs]` that stays as it is stored.
 ///
 /// The weight may be some rows of a larger matrix, so fused projections are several of these.
 pub(crate) struct Linear {
@@ -55,8 +56,9 @@ impl Linear {
         self.next = later.iter().map(|later| (later.matrix.clone(), later.rows.clone())).collect();
     }
 
-    /// The products of several layers with the same `x`, `[rows, inputs]`, whose rows are of these `kinds` and which is
-    /// made ready for the kernels once: each `[rows, outputs]`.
+    /// The products of several layers with the same `x`, `[rows, inputs]`, whose rows are of these `kinds`: each
+    /// `[rows, outputs]`. Neighbouring layers whose kernels take one [`Form`] share `x` in it (quantized, for
+    /// instance).
     ///
     /// # Errors
     /// [`Error::WrongActivations`] if the shapes do not fit.
@@ -96,8 +98,8 @@ impl Linear {
                 pool::run_all(&tasks);
             }
         }
-        // SAFETY: the runs are all rows, and of the rows of each the tasks of a layer, all of which are done, wrote every
-        // output: that is the promise of `Gemm`.
+        // SAFETY: the runs are all rows, and of the rows of each the tasks of a layer, all of which are done, wrote
+        // every output: that is the promise of `Gemm`.
         Ok(results.map(|result| unsafe { result.assume_init() }))
     }
 
@@ -106,7 +108,7 @@ impl Linear {
         if prompt { self.prefill } else { self.decode }
     }
 
-    /// The rows, as kernels take them.
+    /// The layer's rows of the matrix, as kernels take them.
     fn weight(&self) -> Weight<'_> {
         self.matrix.weight(self.rows.clone())
     }
@@ -116,7 +118,7 @@ impl Linear {
         self.gemm(prompt).form(self.weight().encoding())
     }
 
-    /// The product with rows of one class.
+    /// The tasks of the product `[rows, outputs]` with rows of prefill, or of decode.
     fn tasks<'a>(&'a self, prompt: bool, x: &'a Prepared<'a>, y: Target<'a>) -> Tasks<'a> {
         self.gemm(prompt).tasks(self.tier, self.weight(), self.bias.as_deref(), x, y)
     }

@@ -1,6 +1,7 @@
-//! CPU kernels: f32 arithmetic on weights that stay as they are stored.
+//! CPU kernels: GEMM, GEMV, attention and what happens between them, on f32 activations and on weights that stay as
+//! they are stored.
 //!
-//! Start at `compute`, which makes a device of them, and `gemm::table`, which has every product with weights: there the
+//! Start at `compute`, which makes a device of them, and `gemm::table`, which has every GEMM and GEMV kernel: there the
 //! time goes. `isa::tier` picks the instructions at run time.
 //!
 //! Invariants:

@@ -1,5 +1,6 @@
-//! Recurrent operations on the processor. Rows of a sequence pass one after the other, so that how many of them come in a
-//! step changes no bit; heads and columns are shared out among threads.
+//! Recurrent operations on the processor: short convolutions, Mamba 2 and the gated delta rule. How many rows of a
+//! sequence come in a step changes no bit. Threads share the rows of a convolution; those of a recurrence pass one
+//! after the other, and threads share its heads.
 
 use std::mem::MaybeUninit;
 
@@ -12,7 +13,7 @@ use super::pool::for_each_mut;
 use crate::batch::BatchItem;
 use crate::device::recurrent::{Convolution, Recurrence, Recurring, States, begin, parts_of};
 
-/// The convolution of each row of `x`, `[rows, channels]`.
+/// The causal depthwise convolution of each row of `x`, `[rows, channels]`; the result is as large.
 pub(crate) fn convolve(
     tier: Tier,
     convolution: &Convolution,
@@ -106,8 +107,8 @@ impl Kernel for Softplus<'_> {
     }
 }
 
-/// `ln(1 + x)` for `0 <= x <= 1`: twice the inverse hyperbolic tangent of `z = x / (2 + x)`, whose series in `z² <= 1/9` ends
-/// where its terms are below the last digit.
+/// `ln(1 + x)` for `0 <= x <= 1`: twice the inverse hyperbolic tangent of `z = x / (2 + x)`, whose series in
+/// `z² <= 1/9` ends where its terms are below the last digit.
 #[inline(always)]
 fn ln_1p<S: Simd>(simd: S, x: S::V) -> S::V {
     const TERMS: [f32; 8] =
@@ -121,7 +122,7 @@ fn ln_1p<S: Simd>(simd: S, x: S::V) -> S::V {
     simd.mul(simd.add(z, z), sum)
 }
 
-/// What comes out of all rows, `[rows, heads × value_dim]`.
+/// The recurrence of all rows, `[rows, heads × value_dim]`, which updates the state of each sequence.
 pub(crate) fn recur(
     tier: Tier,
     recurrence: &Recurrence,
@@ -160,7 +161,7 @@ pub(crate) fn recur(
     unsafe { out.assume_init() }
 }
 
-/// Rows of one sequence through the matrix of one head.
+/// The recurrence of rows of one sequence with the state of one head.
 struct Recur<'a> {
     recurrence: &'a Recurrence,
     head: usize,
@@ -243,8 +244,8 @@ fn forget<S: Simd>(simd: S, rate: f32, steps: &[f32], decays: &mut [f32]) {
     }
 }
 
-/// So many vectors of columns from `column` on, through which the row passes twice: what is there of its key, and then what
-/// it adds and reads. Returns how many columns.
+/// The state's columns from `column` on, `VECTORS` vectors of them, through which the row passes twice: what is there
+/// of its key, if the recurrence corrects, and then what it adds and reads. Returns how many columns.
 #[inline(always)]
 fn columns<S: Simd, const VECTORS: usize>(
     simd: S,

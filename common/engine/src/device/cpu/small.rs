@@ -1,5 +1,5 @@
-//! Every kernel of the portable tier on numbers so few that Miri sees all of them within minutes: it knows of memory
-//! that was not set, of bytes outside and of two threads at one place. `tests/miri.sh` runs these.
+//! Every kernel of the portable tier on shapes so small that Miri runs all of them within minutes: it finds reads of
+//! uninitialized memory, accesses out of bounds and data races. `tests/miri.sh` runs these.
 
 use cake_checkpoint::{Activation, KvDtype, RotaryPairs};
 
@@ -141,7 +141,7 @@ fn products_with_packed_weights() {
                 let weight = Weight::Affine(weight);
                 let kernel = choose(TIER, weight.encoding(), RowClass::Decode, numerics);
                 let y = product(kernel, TIER, weight, Some(&bias), &x);
-                // Activations have 16 bits, or 8, and a row's sum has as many terms as there are inputs.
+                // Activations are quantized to 16 bits, or 8, and a dot product has as many terms as there are inputs.
                 let steps = if acts == bytes { 120.0 } else { 32_000.0 };
                 assert_near(&y, &expected, largest * inputs as f32 / steps);
             }
@@ -157,7 +157,7 @@ fn products_with_numbers_of_a_byte() {
     }
 }
 
-/// With blocks of `block` outputs and 128 inputs.
+/// FP8 weights (E4M3) with a scale for each block of `block` outputs and 128 inputs.
 fn numbers_of_a_byte(inputs: usize, block: usize) {
     let mut random = Random::new(5);
     let outputs = 5usize;

@@ -1,13 +1,14 @@
-//! Attention over keys and values that lie in blocks, without gathering or repeating them.
+//! Attention over a KV cache in blocks, without gathering keys and values or repeating them for GQA: in tiles with an
+//! online softmax, as FlashAttention has it (arXiv:2205.14135).
 //!
-//! Consecutive rows of a sequence form a tile, so that each key and value is widened once for all
+//! Consecutive rows of a sequence form a tile, so that each key and value is widened or dequantized once for all
 //! of them and for all query heads that share it. What a row computes depends on its position
 //! alone:
 //! - A score is one chain (the additions to one accumulator in order) over the elements of a head.
 //! - Positions are taken in spans of [`SPAN`], aligned to position 0. In each span the softmax is taken by itself: lane
 //!   `position % 16` of maximum and sum, values in order of position.
-//! - Spans are then merged in order, and after them a sink, which takes its part of the sum alone. Any thread may compute a
-//!   span, so that several can share the past of a single row.
+//! - Spans are then merged in order, and after them a sink, which takes its part of the sum alone. Any thread may
+//!   compute a span, so that several can share the past of a single row.
 
 mod call;
 mod state;
@@ -35,7 +36,8 @@ pub(crate) use self::stored::store;
 /// Tasks per thread below which the past of each row is shared out too.
 const TASKS_PER_THREAD: usize = 2;
 
-/// Bytes of what is noted of a task, and of what is noted of it in vectors that grow: three times as much while they do.
+/// Bytes of what is noted of a task, and of what is noted of it in vectors that grow: three times as much while they
+/// do.
 const TASK_BYTES: u64 = (size_of::<Task<'_>>() + size_of::<Mutex<&Task<'_>>>()) as u64;
 const PIECE_BYTES: u64 = 3 * size_of::<(&Task<'_>, usize, State)>() as u64;
 const TILE_BYTES: u64 = 3 * size_of::<Range<usize>>() as u64;

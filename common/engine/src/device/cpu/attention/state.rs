@@ -1,10 +1,10 @@
-//! Weighted values of part of the past, and how parts become one.
+//! The online softmax: weighted values of part of the past, and how parts become one.
 
 use crate::device::cpu::buffer::{Uninit, kept};
 use crate::device::cpu::exponential::exp;
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
-/// What each query of a tile has summed over some positions.
+/// The accumulators of each query of a tile over some positions.
 #[derive(Default)]
 pub(super) struct State {
     /// One per query: the largest score, and the sum of `exp(score - largest)`; the latter is zero
@@ -27,7 +27,7 @@ impl State {
         kept(&mut self.sums, queries * vectors, [0.0; LANES]);
     }
 
-    /// Adds what was summed over the positions that follow.
+    /// Adds the accumulators of the positions that follow, both rescaled to the larger maximum.
     #[inline(always)]
     pub(super) fn merge<S: Simd>(&mut self, simd: S, next: &State) {
         let vectors = self.sums.len() / self.totals.len().max(1);
@@ -58,7 +58,7 @@ impl State {
     }
 }
 
-/// Merges the states of consecutive spans and writes the result.
+/// Merges the states of consecutive spans and writes the result, `[group, head_dim]` of each row.
 pub(super) struct Finish<'a, 'b> {
     pub(super) states: &'a [State],
     pub(super) head_dim: usize,
@@ -105,7 +105,7 @@ impl Kernel for Finish<'_, '_> {
     }
 }
 
-/// What the sums of a query are multiplied with where a sink takes its part of the softmax.
+/// What the accumulators of a query are multiplied with where a sink takes its part of the softmax.
 #[inline(always)]
 fn beside<S: Simd>(simd: S, state: &State, query: usize, sink: f32) -> f32 {
     let (largest, total) = (state.largest[query], state.totals[query]);

@@ -1,4 +1,5 @@
-//! How a head of one position is stored in the cache: written once, and read sixteen numbers at a time, in place.
+//! How a head of one position is stored in the cache: written (quantized, if as codes) once, and read (dequantized or
+//! widened) sixteen numbers at a time, in place.
 
 use cake_checkpoint::KvDtype;
 
@@ -16,7 +17,7 @@ pub(super) trait Stored {
     /// The numbers of one vector of the head; lanes past its end are zero, or no number where the scale beside
     /// them is none.
     fn load<S: Simd>(simd: S, head: Self::Head<'_>, vector: usize) -> S::V;
-    /// All numbers of a head, in as many vectors.
+    /// All numbers of a head as f32, widened or dequantized, in as many vectors.
     fn widen<S: Simd>(simd: S, head: Self::Head<'_>, values: &mut [[f32; LANES]]);
 }
 

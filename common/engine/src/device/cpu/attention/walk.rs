@@ -1,4 +1,5 @@
-//! One tile of queries over some spans of its past, with one head of the cache.
+//! Attention of one tile of queries over some spans of its past, with one head of the cache: scores, their softmax, and
+//! weighted values, span by span.
 
 use std::ops::Range;
 
@@ -12,14 +13,14 @@ use crate::device::cpu::element::{F16, F32};
 use crate::device::cpu::exponential::{cap, exp};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
-/// Queries that are computed together; queries are padded to whole quads.
+/// Queries of a register tile; queries are padded to whole quads.
 const QUAD: usize = 4;
 /// Positions whose values are widened at once: 16 KiB of them for heads of 64 elements.
 const STEP: usize = 64;
 /// Vectors of scores in a span.
 const SPAN_VECTORS: usize = SPAN / LANES;
 
-/// What a thread keeps between tiles.
+/// A thread's buffers, kept between tiles.
 #[derive(Default)]
 pub(super) struct Scratch {
     /// `[quads, head_dim]`.
@@ -119,7 +120,7 @@ impl Walk<'_> {
             for block in tile.start / LANES..tile.end.div_ceil(LANES) {
                 part.transpose(simd, self.attend.kv.keys, block, keys);
                 let keys = &keys[..head_dim];
-                // As many chains as it takes to keep two multipliers busy.
+                // As many accumulators as it takes to keep two multipliers busy.
                 let together = if S::WIDE_TILES { 2 } else { 1 };
                 let scores = scores.chunks_mut(together * QUAD * SPAN_VECTORS);
                 for (queries, scores) in queries.chunks(together * head_dim).zip(scores) {
@@ -188,7 +189,7 @@ struct Part<'a, K> {
 }
 
 impl<K: Stored> Part<'_, K> {
-    /// The head of `position`, counted from the start of the span, if the tile sees it. Asks for
+    /// The head of `position`, counted from the start of the span, if the tile sees it. Prefetches
     /// the one sixteen positions later.
     #[inline(always)]
     fn head<'c, S: Simd>(&self, simd: S, cache: &'c [u8], position: usize) -> Option<&'c [u8]> {
@@ -242,8 +243,8 @@ impl<K: Stored> Part<'_, K> {
     }
 }
 
-/// Scaled scores of sixteen keys, transposed, with some quads of queries, `[quad, element]`;
-/// `scores[(quad * QUAD + query) * SPAN_VECTORS]`.
+/// The micro-kernel of `scale · q · keysᵀ`: scores of sixteen keys, transposed, with some quads of queries,
+/// `[quad, element]`; `scores[(quad * QUAD + query) * SPAN_VECTORS]`.
 #[inline(always)]
 fn dots<S: Simd, const QUADS: usize>(
     simd: S,
@@ -304,10 +305,10 @@ fn softmax<S: Simd>(simd: S, scores: &mut [[f32; LANES]], seen: Range<usize>) ->
     (largest, simd.sum(total))
 }
 
-/// Adds values weighted for `HEADS` queries to their sums: `weights[query * SPAN + position]`,
+/// Adds values weighted for `HEADS` queries to their accumulators: `weights[query * SPAN + position]`,
 /// `values[(position - start) * vectors]`, `sums[query * vectors]`; returns `HEADS`.
 ///
-/// Vector by vector (four at a time where there are registers for it), so that sums stay in
+/// Vector by vector (four at a time where there are registers for it), so that accumulators stay in
 /// registers while the positions pass, in order.
 #[inline(always)]
 fn weigh<S: Simd, const HEADS: usize>(
@@ -339,7 +340,7 @@ fn weigh<S: Simd, const HEADS: usize>(
     HEADS
 }
 
-/// `VECTORS` vectors of [`weigh`]; returns how many.
+/// The micro-kernel of `weights · values`: `VECTORS` vectors of [`weigh`]; returns how many.
 #[inline(always)]
 fn columns<S: Simd, const HEADS: usize, const VECTORS: usize>(
     simd: S,

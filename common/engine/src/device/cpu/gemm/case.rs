@@ -1,16 +1,16 @@
-//! What decides which kernel computes a product.
+//! What decides which kernel computes a GEMM or GEMV.
 
 use super::weight::Encoding;
 use crate::device::cpu::isa::instructions::Isa;
 use crate::options::{Numerics, Precision};
 
-/// A kind of product, on a kind of processor.
+/// A kind of GEMM or GEMV, on a kind of processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
     pub(crate) isa: Isa,
     /// How the weights are stored.
     pub(crate) encoding: Encoding,
-    /// What the rows of activations are.
+    /// Whether the rows of activations are of prefill or of decode.
     pub(crate) rows: RowClass,
     pub(crate) numerics: Numerics,
 }

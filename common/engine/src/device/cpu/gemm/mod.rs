@@ -1,4 +1,4 @@
-//! Products of activations with stored matrices: nearly all the time of a step is spent here.
+//! GEMM and GEMV: products of activations with stored weight matrices. Nearly all the time of a step is spent here.
 //!
 //! Start at `table`, which has every kernel and says what it takes; `product` is what a kernel offers, `weight` what it
 //! reads. A kernel is one file or folder, and one entry.

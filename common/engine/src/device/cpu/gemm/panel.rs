@@ -1,4 +1,4 @@
-//! Products of prompt rows with bf16 weights, on processors that multiply bf16 pairs.
+//! The GEMM of prefill with bf16 weights, on processors that multiply pairs of bf16 (AVX512-BF16).
 //!
 //! An activation is `high = bf16(x)`, or the sum of that and of `low = bf16(x - high)`, each rounded
 //! to nearest, ties to even: one plane or two, as [`Precision`] says. Every element of the result is
@@ -6,8 +6,8 @@
 //! with `low` if there is one, for `i` in order from a sum of zero, an odd last input paired with
 //! zero, then `+ bias`. Nothing else enters it: neither other rows nor tiles, blocks or threads.
 //!
-//! Weights are transposed, some outputs and some inputs at a time, into a panel that lies in the
-//! second-level cache while all rows pass over it.
+//! Weights are packed, transposed, some outputs and some inputs at a time, into a panel that lies in the
+//! second-level cache while all rows pass over it, a register tile at a time.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -28,7 +28,7 @@ use crate::options::Precision;
 const VECTORS: usize = 4;
 /// Outputs of a panel.
 const OUTPUTS: usize = VECTORS * LANES;
-/// Rows computed together: with `VECTORS` they fill 24 of the 32 registers with sums.
+/// Rows of a register tile: with `VECTORS` they fill 24 of the 32 registers with accumulators.
 const ROWS: usize = 6;
 /// Pairs of inputs in a panel: 64 KiB of weights.
 const BLOCK: usize = 64;
@@ -46,7 +46,7 @@ thread_local! {
     static PANEL: RefCell<Vec<Column>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The product of rows of a prompt, rounded to this precision, with numbers in bf16.
+/// The GEMM of rows of prefill, rounded to this precision, with weights in bf16.
 pub(crate) struct Pairs {
     pub(crate) precision: Precision,
 }
@@ -190,7 +190,7 @@ fn split_row(x: &[f32], high: &mut [u32], low: &mut [u32]) {
     }
 }
 
-/// Some rows with the outputs of one panel.
+/// One task of the GEMM: some rows with the outputs of one panel.
 struct Task<'a> {
     weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
@@ -225,7 +225,7 @@ impl Task<'_> {
         }
     }
 
-    /// Transposes `block` of the weights' pairs into the panel; outputs past the last are zero.
+    /// Packs `block` of the weights' pairs into the panel, transposed; outputs past the last are zero.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn fill(&self, block: &Range<usize>, panel: &mut [Column]) {
         let row_bytes = self.weight.row_bytes();
@@ -259,7 +259,8 @@ impl Task<'_> {
         }
     }
 
-    /// Continues the sums of `R` rows of `P` planes from `row` on with one panel; returns `R`.
+    /// The micro-kernel: adds the products of one panel to the accumulators of its outputs and of `R` rows, each of `P`
+    /// planes, from `row` on; returns `R`. Between panels, the accumulators lie in the result.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     #[inline]
     fn tile<const R: usize, const P: usize>(

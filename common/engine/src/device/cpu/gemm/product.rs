@@ -1,4 +1,4 @@
-//! What a kernel for matrix products offers, and what it is given.
+//! What a GEMM or GEMV kernel offers, and what it is given.
 
 use std::any::Any;
 
@@ -7,12 +7,12 @@ use super::weight::{CodeForm, Encoding, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
-/// A kernel that multiplies rows of activations with stored matrices. Called once for a product, never inside of its
-/// loops.
+/// A kernel that multiplies rows of activations with stored matrices: a GEMM, or beside one row a GEMV. Called once for
+/// a product, never inside of its loops.
 ///
 /// # Safety
-/// Whoever implements it promises that, once all tasks of [`Gemm::tasks`] have run, in any order and on any threads, every
-/// element of `y` has been written: whoever asked for the product then reads memory that was not set before.
+/// Whoever implements it promises that, once all tasks of [`Gemm::tasks`] have run, in any order and on any threads,
+/// every element of `y` has been written: whoever asked for the product then reads memory that was not set before.
 ///
 /// # Panics
 /// Every method, if the table would not have given the kernel such weights on such a processor.
@@ -24,8 +24,8 @@ pub(crate) unsafe trait Gemm: Sync {
     /// take the same [`Form`].
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x>;
 
-    /// `x · weightᵀ + bias`, where `weight` is `[outputs, inputs]` and `bias` has an element per output. The result `y`,
-    /// `[rows, outputs]`, is there when the tasks are done.
+    /// `x · weightᵀ + bias`, where `weight` is `[outputs, inputs]` and `bias` has an element per output. The result
+    /// `y`, `[rows, outputs]`, is there when the tasks are done.
     fn tasks<'a>(
         &self,
         tier: Tier,
@@ -48,10 +48,10 @@ pub(crate) enum Form {
     F32,
     /// f32, of every 32 inputs those at even places first.
     EvensFirst,
-    /// Codes of 16 bits or of 8, with a scale for each group of inputs.
+    /// Quantized: codes of 16 bits or of 8, with a scale for each group of inputs.
     Words(CodeForm),
-    /// The same codes in the order in which vectors of weights come apart; where processors multiply bytes, those of few rows as
-    /// two planes of them, and those of many in tiles, rows in turn.
+    /// The same codes in the order in which vectors of weights are unpacked; with AVX512-VNNI, those of few rows as two
+    /// planes of bytes, and those of many in register tiles, rows in turn.
     Lanes(CodeForm),
     /// The same codes as two planes of bytes, and where several rows are multiplied together, as tiles, too.
     ByteTiles(CodeForm),

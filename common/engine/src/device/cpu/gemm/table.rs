@@ -1,4 +1,4 @@
-//! All kernels for matrix products. The first entry that takes a case computes it:
+//! All GEMM and GEMV kernels. The first entry that takes a case computes it, for one row of activations as for many:
 //!
 //! | kernel | processor | weights | rows | numerics | activations | bits |
 //! |---|---|---|---|---|---|---|
@@ -16,12 +16,12 @@
 //! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
 //! | `unpacked-avx2` | as `affine-avx2`, AMX | others, as codes | any | fast | as there | common |
 //! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
-//! | `fp8` | any | numbers of a byte (E4M3) behind scales | any | any | f32 | common |
+//! | `fp8` | any | FP8 (E4M3) with scales | any | any | f32 | common |
 //! | `decoded` | any | others | any | any | f32 | common |
 //! | `float` | any | f32, f16, bf16 | any | any | f32 | common |
 //!
-//! Where numerics are `int8`, which takes what `fast` does here, codes of activations have 8 bits instead of 16 in MLPs beside
-//! codes of weights that are below 64.
+//! Where numerics are `int8`, which takes what `fast` does here, codes of activations have 8 bits instead of 16 in MLPs
+//! beside codes of weights that are below 64.
 //!
 //! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
 
@@ -43,7 +43,7 @@ use crate::device::cpu::isa::instructions::Isa;
 use crate::device::cpu::isa::tier::Tier;
 use crate::options::{Numerics, Precision};
 
-/// Products that give the same bits, on processors whose multiply-add rounds once.
+/// Kernels whose products have the same bits, on processors whose multiply-add rounds once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BitClass {
     /// Products that every such processor computes alike.
@@ -54,7 +54,7 @@ pub(crate) enum BitClass {
     Tiles,
 }
 
-/// One kernel.
+/// One GEMM kernel.
 pub(crate) struct Entry {
     #[cfg_attr(not(test), allow(dead_code, reason = "for people who debug, and for tests"))]
     pub(crate) name: &'static str,
@@ -262,7 +262,8 @@ pub(crate) fn scratch(inputs: u64, rows: u64) -> Scratch {
     merged(GEMMS.iter().filter_map(|entry| Some(entry.kernel?.scratch(inputs, rows))))
 }
 
-/// The activations of one kernel, those with the most, and the buffers of all: of kernels that share theirs, the largest.
+/// The activations of one kernel, those with the most, and the buffers of all: of kernels that share theirs, the
+/// largest.
 fn merged(all: impl Iterator<Item = Scratch>) -> Scratch {
     let mut kept: Vec<Scratch> = Vec::new();
     let mut most = Scratch::default();

@@ -1,4 +1,4 @@
-//! Stored matrices as products take them.
+//! Stored weight matrices, as GEMM kernels take them.
 
 use std::ops::Range;
 
@@ -62,7 +62,8 @@ pub(crate) enum Bits {
 }
 
 impl Bits {
-    /// That of affine codes so wide, if kernels take them as they are stored; others are read in place, or unpacked to bytes.
+    /// That of affine codes so wide, if kernels take them as they are stored; others are read in place, or unpacked to
+    /// bytes.
     pub(crate) fn of_affine(bits: usize) -> Option<Bits> {
         match bits {
             4 => Some(Bits::Four),
@@ -79,13 +80,13 @@ impl Bits {
         }
     }
 
-    /// Whether codes are below 64, so that two sums of two products with bytes fit 16 bits.
+    /// Whether codes are below 64, so that the sum of four products with signed bytes fits 16 bits.
     pub(crate) fn is_narrow(self) -> bool {
         self != Bits::Eight
     }
 }
 
-/// The codes of activations beside a matrix's.
+/// How wide the codes of quantized activations are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Acts {
     /// Of 16 bits.
@@ -94,7 +95,7 @@ pub(crate) enum Acts {
     Bytes,
 }
 
-/// What products of whole numbers depend on.
+/// What an integer GEMM or GEMV depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CodeForm {
     /// The width of a weight's code.
@@ -182,22 +183,22 @@ impl<'a> AffineMatrix<'a> {
     }
 }
 
-/// A matrix that its codec decodes, and perhaps unpacks.
+/// A matrix that its codec dequantizes, and perhaps unpacks to codes of a byte.
 pub(crate) trait Decode: Sync {
-    /// Fills `out` with the weights of some rows.
+    /// Dequantizes some rows into `out`, `[rows, inputs]`.
     fn decode(&self, rows: Range<usize>, out: &mut [f32]);
 
-    /// Fills `out` with the same as codes of a byte.
+    /// Fills `out` with the same as codes of a byte, and a scale and a bias for each group.
     ///
     /// # Panics
-    /// If they are none.
+    /// If the encoding has no such form.
     fn unpack(&self, rows: Range<usize>, out: Unpacked<'_>);
 }
 
 /// Rows of such a matrix: `[outputs, inputs]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Coded<'a> {
-    /// The matrix,
+    /// The whole matrix,
     pub(crate) matrix: &'a dyn Decode,
     /// and which of its rows is the first output.
     pub(crate) first: usize,
@@ -207,7 +208,7 @@ pub(crate) struct Coded<'a> {
     pub(crate) inputs: usize,
     /// The bytes that all outputs are read from, but for scales that lie apart.
     pub(crate) bytes: &'a [u8],
-    /// Weights that share a scale and a bias where they are unpacked; `None` where they can only be decoded.
+    /// Weights that share a scale and a bias where they are unpacked; `None` where they can only be dequantized.
     pub(crate) group: Option<usize>,
     /// Whether these codes are below 64.
     pub(crate) is_narrow: bool,
@@ -229,12 +230,12 @@ pub(crate) struct Coded<'a> {
     pub(crate) divisor: Option<f32>,
 }
 
-/// Encodings, beside numbers and affine codes of a byte or half of one, that kernels may read as they lie.
+/// Encodings, beside numbers and affine codes of a byte or half of one, that kernels may read in place, as they lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InPlace {
     /// GGUF's blocks, which have their scales among them.
     Blocks(GgmlType),
-    /// Numbers of 4 bits, with a byte apart from them for each group's scale.
+    /// FP4 (E2M1), with a byte apart from the codes for each group's scale.
     Fp4(Fp4),
     /// Affine codes of 2, 3, 5 or 6 bits, one behind the other.
     Stream {
@@ -244,12 +245,12 @@ pub(crate) enum InPlace {
 }
 
 impl Coded<'_> {
-    /// Fills `out` with the weights of some outputs.
+    /// Dequantizes some outputs into `out`, `[outputs, inputs]`.
     pub(crate) fn decode(&self, outputs: Range<usize>, out: &mut [f32]) {
         self.matrix.decode(self.rows(outputs), out);
     }
 
-    /// Fills `out` with the same as codes of a byte.
+    /// Fills `out` with the same as codes of a byte, and a scale and a bias for each group.
     ///
     /// # Panics
     /// If they have no `group`.
@@ -277,10 +278,10 @@ pub(crate) enum Encoding {
     Float(FloatType),
     /// As codes, `group` of which share a scale and a bias.
     Affine(CodeForm),
-    /// As numbers of a byte (E4M3) behind scales.
+    /// As FP8 (E4M3) with a scale for each block.
     Fp8,
-    /// As something else, which may be unpacked to codes of a byte, `group` of which share a scale and a bias, and which
-    /// are below 64 if `is_narrow`, and perhaps be read `in_place`.
+    /// As something else, which may be unpacked to codes of a byte, `group` of which share a scale and a bias, and
+    /// which are below 64 if `is_narrow`, and perhaps be read `in_place`.
     Coded { group: Option<usize>, is_narrow: bool, acts: Acts, in_place: Option<InPlace> },
 }
 
@@ -307,7 +308,7 @@ pub(crate) enum Weight<'a> {
     Float(Matrix<'a>),
     /// Codes with scales and biases.
     Affine(AffineMatrix<'a>),
-    /// Numbers of a byte behind scales.
+    /// FP8 with scales.
     Fp8(Fp8Matrix<'a>),
     /// Something else.
     Coded(Coded<'a>),
@@ -381,8 +382,8 @@ impl<'a> Weight<'a> {
         }
     }
 
-    /// The matrix of a kernel for packed ones; of what is unpacked to such, one without outputs, which says how activations
-    /// are prepared.
+    /// The matrix of a kernel for packed ones; of what is unpacked to such, one without outputs, which says how
+    /// activations are prepared.
     ///
     /// # Panics
     /// If it is not packed.
@@ -399,10 +400,10 @@ impl<'a> Weight<'a> {
         }
     }
 
-    /// The matrix of the kernel for numbers of a byte.
+    /// The matrix of the kernel for FP8.
     ///
     /// # Panics
-    /// If it has others.
+    /// If it is stored otherwise.
     pub(crate) fn fp8(self) -> Fp8Matrix<'a> {
         match self {
             Weight::Fp8(matrix) => matrix,

@@ -1,4 +1,4 @@
-//! What processors can do: their tiers of instructions, vectors, tile registers, and requests to memory.
+//! What processors can do: their tiers of instructions, vectors, tile registers, and prefetches.
 
 pub(crate) mod choice;
 pub(crate) mod instructions;

@@ -248,7 +248,7 @@ impl Simd for Neon {
     #[inline(always)]
     fn dot<const N: usize>(self, a: &[i16; N], b: &[i16; N]) -> i32 {
         instructions!({
-            // Four sums, because a multiply-add waits some cycles for the one before it.
+            // Four accumulators, because a multiply-add waits some cycles for the one before it.
             let mut sums = [vdupq_n_s32(0); 4];
             for (a, b) in a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0) {
                 for half in 0..2 {

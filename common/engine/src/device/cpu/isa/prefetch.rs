@@ -12,11 +12,12 @@ pub(crate) const CACHE_LINE: usize = 64;
 /// The [bits](Prefetch::bits) of what is prefetched.
 static CHOSEN: AtomicU8 = AtomicU8::new(Prefetch::DEFAULT.bits());
 
-/// What of the bytes that a product of a few rows with plain numbers reads is prefetched. Some processors' own prefetchers are the faster ones, and what helps
-/// one of them holds up another, so that is measured (`tuning`). No result depends on it.
+/// What a GEMV, or a GEMM of a few rows, with plain numbers prefetches of its weights. Some processors' own prefetchers
+/// are the faster ones, and what helps one of them holds up another, so that is measured (`tuning`). No result depends
+/// on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Prefetch {
-    /// Lines that are [`AHEAD`] in the order that they lie in, into the second-level cache; those of numbers of a byte, too.
+    /// Lines that are [`AHEAD`] in the order that they lie in, into the second-level cache; those of FP8 weights, too.
     pub(crate) far: bool,
     /// Lines that are a little ahead in each row of plain numbers, into the first-level cache.
     pub(crate) near: bool,

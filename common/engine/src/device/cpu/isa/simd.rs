@@ -40,7 +40,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V);
     /// Reads sixteen signed bytes; exact.
     fn load_i8(self, from: &[u8; LANES]) -> Self::V;
-    /// Turns 128 numbers of a byte (E4M3) into f16, little-endian, of which each is the 256th part of the number; exact, and
+    /// Turns 128 FP8 numbers (E4M3) into f16, little-endian, of which each is the 256th part of the number; exact, and
     /// what is no number stays none.
     #[inline(always)]
     fn halves_of_e4m3(self, from: &[u8; 128], to: &mut [u8; 256]) {
@@ -83,7 +83,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn sum(self, value: Self::V) -> f32;
     /// Transposes: lane `j` of row `i` goes to lane `i` of row `j`.
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
-    /// Sum of the products, which fits into 32 bits in any order; `N` is a multiple of 16.
+    /// Integer dot product, whose sum fits into 32 bits in any order; `N` is a multiple of 16.
     #[inline(always)]
     fn dot<const N: usize>(self, a: &[i16; N], b: &[i16; N]) -> i32 {
         // In pairs, which compilers know an instruction for.

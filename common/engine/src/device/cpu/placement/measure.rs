@@ -116,7 +116,7 @@ fn best(tensors: &[MappedTensor], threads: usize) -> Duration {
     best
 }
 
-/// Time to read all the tensors, a part of each by every thread, as products of these numerics do.
+/// Time to read all the tensors, a part of each by every thread, as the GEMV of these numerics does.
 pub(super) fn read(tensors: &[MappedTensor], threads: usize, numerics: Numerics) -> Duration {
     let threads = threads.max(1);
     let started = Instant::now();
@@ -136,7 +136,7 @@ pub(super) fn read(tensors: &[MappedTensor], threads: usize, numerics: Numerics)
     started.elapsed()
 }
 
-/// Reads one of `parts` of a tensor: multiplies a row with a matrix of numbers, adds up the words of anything else.
+/// Reads one of `parts` of a tensor: a GEMV with a matrix of numbers; of anything else, adds up the words.
 /// Returns how many bytes the part has.
 fn read_part(tensor: &MappedTensor, index: usize, parts: usize, numerics: Numerics) -> usize {
     let columns = tensor.shape().last().map_or(0, |&columns| columns as usize);

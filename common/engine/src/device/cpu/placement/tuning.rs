@@ -1,4 +1,4 @@
-//! What is measured on the machine because no choice is the faster one on every processor: what products prefetch. It
+//! What is measured on the machine because no choice is the faster one on every processor: what GEMVs prefetch. It
 //! changes no result.
 //!
 //! It is measured once, with weights that are there anyway, before they are first used; who runs this process may keep
@@ -59,7 +59,7 @@ pub(crate) fn tune<'a>(tensors: impl Iterator<Item = &'a MappedTensor>, threads:
     for _ in 0..ROUNDS {
         for (candidate, time) in CANDIDATES.iter().zip(&mut times) {
             candidate.choose();
-            // Exact products with plain numbers have one kernel on every processor, and that asks what to prefetch.
+            // The exact GEMV with plain numbers is one kernel on every processor, and that asks what to prefetch.
             *time = read(&sample, threads, Numerics::Exact).min(*time);
         }
     }

@@ -81,7 +81,7 @@ mod tests {
 
     const ONCE: usize = LINES * CACHE_LINE;
 
-    /// Where a thread begins to ask for what follows each other, and how often it asks.
+    /// Where a thread begins to prefetch what follows each other, and how often it does.
     fn prefetched(pieces: &[&[u8]], (thread, threads): (usize, usize)) -> (usize, usize) {
         let upcoming = Upcoming::new(threads);
         upcoming.set(pieces);

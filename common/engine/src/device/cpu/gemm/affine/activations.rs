@@ -1,4 +1,4 @@
-//! Activations rounded to 16 bits, or to 8, each group of inputs with a scale of its own.
+//! Activations quantized to codes of 16 bits, or of 8, each group of inputs with a scale of its own.
 
 #[cfg(test)]
 mod tests;
@@ -18,8 +18,8 @@ const ORDER: usize = 32;
 const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
 /// Largest magnitude of a code: the largest whose bytes both have a sign, 127 · 256 + 127.
 const MAX_CODE: f32 = 32_639.0;
-/// The same of [`Acts::Bytes`]. Squared, what that rounds is a few hundredths of what rounding the weights to so few steps
-/// did, and instructions that multiply bytes do so twice as fast.
+/// The same of [`Acts::Bytes`]. The squared rounding error is a few hundredths of that of the weights, which were
+/// quantized to far fewer steps, and instructions that multiply bytes do so twice as fast.
 const MAX_BYTE_CODE: f32 = 127.0;
 const _: () = assert!(MAX_BYTE_CODE <= 127.0, "codes of one signed byte");
 /// Codes of a piece of [`Layout::Lanes`] at most, see [`lanes`]: whole rows of them are whole pieces of all kinds.
@@ -35,16 +35,16 @@ const PADDING: usize = 128;
 pub(crate) enum Layout {
     /// As numbers of 16 bits.
     Words,
-    /// In the order in which vectors of weights come apart, see [`lanes`].
+    /// In the order in which vectors of weights are unpacked, see [`lanes`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     Lanes,
-    /// As [`Layout::Lanes`], of some rows at a time: 4 bytes of each of them in turn, as they are multiplied with the same
-    /// weights. Of so many rows at most; tiles are as few as can be, and alike but for the last: two of eight rows take less than
-    /// one of twelve and one of four.
+    /// As [`Layout::Lanes`], of the rows of a register tile: 4 bytes of each of them in turn, as they are multiplied
+    /// with the same weights. Of so many rows at most; tiles are as few as can be, and alike but for the last: two of
+    /// eight rows take less than one of twelve and one of four.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     Tiles(usize),
-    /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes. Of [`Acts::Bytes`] the
-    /// upper ones are zero, or the group's scale is no number, and need not be multiplied.
+    /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes. Of [`Acts::Bytes`]
+    /// the upper ones are zero, or the group's scale is no number, and need not be multiplied.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
     Planes,
 }
@@ -57,12 +57,12 @@ pub(crate) enum Layout {
 /// computed with it is none either.
 ///
 /// Beside 4-bit weights, the codes of every 32 inputs come in another order: the 16 even ones, then
-/// the 16 odd ones, which is how half bytes come apart. [`Layout::Lanes`] has an order of its own.
+/// the 16 odd ones, which is how half bytes are unpacked. [`Layout::Lanes`] has an order of its own.
 pub(crate) struct Activations {
     /// `[rows, inputs]` of [`Layout::Words`], else empty.
     words: Vec<i16>,
-    /// Rows of [`Layout::Lanes`], `stride` apart, or [`Layout::Tiles`] of as many numbers, else empty: each some codes that
-    /// are multiplied at once, the first of them lowest.
+    /// Rows of [`Layout::Lanes`], `stride` apart, or [`Layout::Tiles`] of as many numbers, else empty: each some codes
+    /// that are multiplied at once, the first of them lowest.
     lanes: Vec<u32>,
     /// Rows of the upper bytes of [`Layout::Planes`], `stride` apart, else empty.
     high: Vec<i8>,
@@ -188,7 +188,8 @@ impl Activations {
         &self.words
     }
 
-    /// The bytes of the codes of the rows from `row` on, of [`Layout::Lanes`], and how many lie between one row and the next.
+    /// The bytes of the codes of the rows from `row` on, of [`Layout::Lanes`], and how many lie between one row and the
+    /// next.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     pub(crate) fn lanes(&self, row: usize) -> (&[u8], usize) {
@@ -238,8 +239,8 @@ pub(crate) fn tile_rows(rows: usize, most: usize) -> usize {
     rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
 }
 
-/// Numbers from one row of [`Layout::Lanes`] to the next: whole pieces, and a line or two more, so that rows of a power of
-/// two do not compete for the same places of the cache.
+/// Numbers from one row of [`Layout::Lanes`] to the next: whole pieces, and a line or two more, so that rows of a power
+/// of two do not compete for the same places of the cache.
 fn lanes_stride(inputs: usize) -> usize {
     inputs.next_multiple_of(PIECE) + PIECE
 }
@@ -407,9 +408,9 @@ fn code(shifted: f32) -> i32 {
     shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32
 }
 
-/// Writes the codes of group `group` of a row of [`Layout::Lanes`], or of row `at` of a tile of `rows`, `TURN` in a number.
-/// Pieces are `V` vectors: input `i` of a piece goes to place `i / V` of vector `i % V`. So come codes apart that lie two in a
-/// byte, or in words every other byte of a vector.
+/// Writes the codes of group `group` of a row of [`Layout::Lanes`], or of row `at` of a tile of `rows`, `TURN` in a
+/// number. Pieces are `V` vectors: input `i` of a piece goes to place `i / V` of vector `i % V`. So are codes unpacked
+/// that lie two in a byte, or in words every other byte of a vector.
 #[inline(always)]
 fn lanes<const TURN: usize, const GROUP: usize, const V: usize>(
     to: &mut Uninit<u32>,

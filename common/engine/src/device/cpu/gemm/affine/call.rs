@@ -1,4 +1,4 @@
-//! One product with a packed matrix, cut into tasks.
+//! One GEMM or GEMV with a packed matrix, cut into tasks.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ const TASKS_PER_THREAD: usize = 8;
 /// Most bytes of codes of a task: threads that are done wait for the last task of another.
 const TASK_BYTES: usize = 512 << 10;
 
-/// One product.
+/// One GEMM or GEMV: `x · weightᵀ + bias`.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) weight: AffineMatrix<'a>,

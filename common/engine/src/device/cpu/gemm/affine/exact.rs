@@ -1,4 +1,4 @@
-//! Products in f32: weights are dequantized a few outputs at a time and multiplied as f32 matrices are.
+//! GEMM and GEMV in f32: weights are dequantized a few outputs at a time and multiplied as f32 matrices are.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
-/// The product in f32 with packed matrices.
+/// The GEMM and GEMV in f32 with affine matrices, dequantized some outputs at a time.
 pub(crate) struct Dequantized;
 
 // SAFETY: `Task` writes all rows of its outputs, and `by_outputs` gives the tasks all outputs.
@@ -51,12 +51,12 @@ unsafe impl Gemm for Dequantized {
     }
 }
 
-/// All rows, some outputs.
+/// One task of the product: all rows, some outputs.
 struct Task<'a> {
     call: Call<'a>,
     outputs: Range<usize>,
     target: Target<'a>,
-    /// For some dequantized outputs, and for the bytes that are multiplied,
+    /// Buffers for some dequantized outputs, and for the bytes that are multiplied,
     numbers: &'a mut Vec<f32>,
     bytes: &'a mut Vec<u8>,
     /// and for products of many rows.
@@ -89,7 +89,8 @@ impl Kernel for Task<'_> {
     }
 }
 
-/// Dequantizes: the weights as f32, `[outputs, inputs]`, as [`Numerics::Exact`](crate::options::Numerics::Exact) multiplies them.
+/// Dequantizes: the weights as f32, `[outputs, inputs]`, as [`Numerics::Exact`](crate::options::Numerics::Exact)
+/// multiplies them.
 pub(crate) fn dequantize(tier: Tier, weight: AffineMatrix<'_>) -> Vec<f32> {
     let mut values = vec![0.0; weight.outputs() * weight.inputs];
     tier.run(Dequantize { weight, values: &mut values });

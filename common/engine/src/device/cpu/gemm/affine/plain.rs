@@ -1,9 +1,9 @@
-//! Whole-number products of 16-bit numbers, with the instructions of any tier.
+//! Integer GEMM and GEMV on codes widened to 16 bits, with the instructions of any tier.
 //!
 //! The sum of a group is exact: at most 128 products, each at most 255 · 32639, stay below 2^30.
 //!
-//! With few rows codes are widened as they are multiplied; with many they are widened first and all
-//! rows pass over them.
+//! In the GEMV, and beside few rows, codes are widened as they are multiplied; beside many they are widened first
+//! and all rows pass over them.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use crate::device::cpu::pool::Tasks;
 /// Rows up to which widening codes for each of them costs less than storing them widened.
 const FEW_ROWS: usize = 3;
 
-/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast); `x` is in
+/// The tasks of a GEMM or GEMV in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast); `x` is in
 /// words.
 pub(super) fn matmul<'a>(
     tier: Tier,
@@ -38,7 +38,7 @@ pub(super) fn matmul<'a>(
     })
 }
 
-/// The product of whole numbers, with the instructions of any tier.
+/// The integer GEMM and GEMV, with the instructions of any tier.
 #[derive(Clone, Copy)]
 pub(crate) struct Words;
 
@@ -70,7 +70,7 @@ unsafe impl Gemm for Words {
     }
 }
 
-/// All rows, some outputs.
+/// One task of the product: all rows, some outputs.
 struct Task<'a> {
     call: Call<'a>,
     /// In words.
@@ -111,7 +111,7 @@ impl Task<'_> {
         }
     }
 
-    /// At most [`FEW_ROWS`] rows of at most [`LANES`] outputs.
+    /// The GEMV, or GEMM of at most [`FEW_ROWS`] rows, with at most [`LANES`] outputs.
     #[inline(always)]
     fn few<S: Simd, const GROUP: usize, const BITS: usize>(&self, simd: S, outputs: Range<usize>) {
         let weight = self.call.weight.rows(outputs.clone());
@@ -163,7 +163,7 @@ impl Task<'_> {
         }
     }
 
-    /// All rows of at most [`LANES`] outputs.
+    /// The GEMM of all rows with at most [`LANES`] outputs. Accumulators lie in the result between groups.
     #[inline(always)]
     fn many<S: Simd, const GROUP: usize, const BITS: usize>(&self, simd: S, outputs: Range<usize>) {
         let weight = self.call.weight.rows(outputs.clone());
@@ -242,7 +242,7 @@ fn square<S: Simd>(
     simd.transpose(rows)
 }
 
-/// The codes of one group of one output, in the order of [`Activations`].
+/// The codes of one group of one output, unpacked, in the order of [`Activations`].
 #[inline(always)]
 fn widened<const GROUP: usize, const BITS: usize>(codes: &[u8]) -> [i16; GROUP] {
     // First as bytes, of which a vector holds more.

@@ -1,4 +1,4 @@
-//! The way of sums from tiles to the result.
+//! The way of accumulators from tiles to the result.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::tiles::TILE_ROWS;
 use crate::device::cpu::isa::x86::{Line, transposed};
 
-/// Where finished sums go.
+/// Where finished accumulators go.
 pub(crate) struct Finish<'a> {
     /// One element per output of the whole matrix.
     pub(crate) bias: Option<&'a [f32]>,
@@ -17,8 +17,8 @@ pub(crate) struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    /// Writes a tile of sums, whose lines are `outputs` and whose lanes are `rows`, 16 of each at
-    /// most.
+    /// Writes a tile of accumulators, transposed, with the bias: its lines are `outputs` and its lanes are `rows`, 16
+    /// of each at most.
     ///
     /// # Safety
     /// Nobody else has these elements.

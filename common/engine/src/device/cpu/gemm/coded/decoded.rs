@@ -1,4 +1,4 @@
-//! Products in f32: a few outputs at a time are decoded and multiplied as f32 matrices are.
+//! GEMM and GEMV in f32: a few outputs at a time are dequantized and multiplied as f32 matrices are.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::device::cpu::pool::{Tasks, current_threads};
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 pub(in crate::device::cpu::gemm) const TASKS_PER_THREAD: usize = 8;
 
-/// The product in f32 with what is decoded.
+/// The GEMM and GEMV in f32 with weights that are dequantized, some outputs at a time.
 pub(crate) struct Decoded;
 
 // SAFETY: the tasks of `multiplied` write all rows of all outputs.
@@ -50,8 +50,8 @@ unsafe impl Gemm for Decoded {
     }
 }
 
-/// The product with a matrix some outputs of which `decode` gives as little-endian f32, `[outputs, inputs]`, written to what
-/// it is given last; the numbers before are its own to use. The tasks write all rows of all outputs.
+/// The product with a matrix that `decode` dequantizes some outputs of, as little-endian f32, `[outputs, inputs]`,
+/// written to what it is given last; the numbers before are its own to use. The tasks write all rows of all outputs.
 pub(in crate::device::cpu::gemm) fn multiplied<'a>(
     tier: Tier,
     weight: Weight<'a>,

@@ -1,4 +1,4 @@
-//! Products of whole numbers: some outputs at a time are unpacked to codes of a byte with a scale and a bias per group, and
+//! Integer GEMM and GEMV: some outputs at a time are unpacked to codes of a byte with a scale and a bias per group, and
 //! multiplied as affine matrices are.
 
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ const FEW_ROWS: usize = 3;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
 
-/// Unpacked outputs.
+/// A thread's unpacked outputs: codes `[outputs, inputs]`, the others `[outputs, inputs / group]`.
 #[derive(Default)]
 struct Held {
     codes: Vec<u8>,
@@ -40,9 +40,9 @@ thread_local! {
     static HELD: RefCell<Held> = RefCell::default();
 }
 
-/// A product with what is unpacked to codes of a byte.
+/// The GEMM and GEMV with weights that are unpacked to codes of a byte.
 pub(crate) struct Unpacked<G> {
-    /// What multiplies these.
+    /// The kernel that multiplies these.
     pub(crate) kernel: G,
     /// How many outputs are unpacked at once beside many rows: a multiple of [`UNPACKED`].
     pub(crate) outputs: usize,

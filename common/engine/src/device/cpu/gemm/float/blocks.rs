@@ -1,10 +1,11 @@
-//! Many rows with an f32, f16 or bf16 matrix: a block of weights, some inputs of some outputs, is widened once and stays in
-//! the second-level cache while all rows pass over it, a tile of rows and outputs at a time in registers.
+//! The GEMM of many rows with an f32, f16 or bf16 matrix, blocked for the caches: a block of weights, some inputs of
+//! some outputs, is widened and packed once and stays in the second-level cache while all rows pass over it, a register
+//! tile of rows and outputs at a time.
 //!
-//! A tile's sums have sixteen lanes, of which most processors have a part in a register. It goes over its inputs once
-//! for each part, so that the sums of three rows or six and four outputs stay in registers: then there are fewer loads
-//! than multiply-adds. Each lane of each sum adds the products that it does in `direct`, in their order, so bits are the
-//! same.
+//! A tile's accumulators have sixteen lanes, of which most processors have a part in a register. It goes over its
+//! inputs once for each part, so that the accumulators of three rows or six and four outputs stay in registers: then
+//! there are fewer loads than multiply-adds. Each lane of each accumulator adds the products that it does in `direct`,
+//! in their order, so bits are the same.
 
 use std::ops::Range;
 
@@ -16,22 +17,22 @@ use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
 /// With fewer rows, widening weights into a block costs more than it saves.
 pub(super) const LEAST_ROWS: usize = 12;
-/// Outputs of a tile: beside one vector of weights and those of three rows (of six, where there are 32 registers), as
-/// many sums as there are registers for.
+/// Outputs of a register tile: beside one vector of weights and those of three rows (of six, where there are 32
+/// registers), as many accumulators as there are registers for.
 const WIDTH: usize = 4;
 /// Outputs of a block.
 pub(super) const OUTPUTS: usize = 32;
-/// Inputs of a block: the weights of a strip and the activations of three rows stay in a first-level cache of 32 KiB. Of
-/// 256, 512, 768, 1024 and 2048 the fastest.
+/// Inputs of a block: the weights of a strip and the activations of three rows stay in a first-level cache of 32 KiB.
+/// Of 256, 512, 768, 1024 and 2048 the fastest.
 const INPUTS: usize = 1024;
-/// Steps between requests for lines of the next block: many at a time hold up the loads behind them.
+/// Steps between prefetches of lines of the next block: many at a time hold up the loads behind them.
 const BETWEEN: usize = 8;
-/// Rows whose sums wait, in the cache, for the next block of the same outputs.
+/// Rows whose accumulators wait, in the cache, for the next block of the same outputs.
 const ROWS: usize = 192;
 
-/// One vector of inputs for each output of a tile. Of weights, the parts of all outputs that are used together lie together,
-/// `[part, output, lane of the part]`: several loads in a cycle have to be from different banks of the first-level cache,
-/// which are, on some processors, different halves of a line.
+/// One vector of inputs for each output of a tile. Of weights, the parts of all outputs that are used together lie
+/// together, `[part, output, lane of the part]`: several loads in a cycle have to be from different banks of the
+/// first-level cache, which are, on some processors, different halves of a line.
 #[derive(Clone, Copy)]
 #[repr(align(64))] // No vector reaches over two cache lines.
 struct Step([[f32; LANES]; WIDTH]);
@@ -58,11 +59,11 @@ impl Step {
     }
 }
 
-/// What a thread holds while it computes.
+/// A thread's buffers.
 pub(crate) struct Held {
-    /// `[outputs / WIDTH, steps]`: the weights of a block.
+    /// `[outputs / WIDTH, steps]`: the packed weights of a block.
     weights: Vec<Step>,
-    /// `[rows, outputs / WIDTH]` sums, in the order of tiles, where inputs are several blocks.
+    /// `[rows, outputs / WIDTH]` accumulators between blocks, in the order of tiles, where inputs are several blocks.
     sums: Vec<Step>,
 }
 
@@ -104,10 +105,10 @@ struct At {
 }
 
 impl Call<'_> {
-    /// All of the product.
+    /// All of the task.
     #[inline(always)]
     pub(super) fn blocks<S: Simd>(&self, simd: S, held: &mut Held) {
-        // Sums of a single block wait for nothing.
+        // Accumulators of a single block wait for nothing.
         let most_rows = if self.weight.inputs > INPUTS { ROWS } else { self.rows };
         for start in self.range.clone().step_by(OUTPUTS) {
             let outputs = start..(start + OUTPUTS).min(self.range.end);
@@ -163,8 +164,8 @@ impl Call<'_> {
         }
     }
 
-    /// Widens the weights of a block, in the order that activations are in. Those of outputs past the last are the last
-    /// one's.
+    /// Widens and packs the weights of a block, in the order that activations are in. Those of outputs past the last
+    /// are the last one's.
     #[inline(always)]
     fn widen<S: Simd, E: Element>(&self, simd: S, block: &Block, weights: &mut [Step]) {
         let (inputs, steps) = (self.weight.inputs, block.steps());
@@ -191,8 +192,8 @@ impl Call<'_> {
         }
     }
 
-    /// Continues the sums of a tile of `R` rows, and finishes them if the block is the last one of their inputs. Between
-    /// blocks they are in `waiting`.
+    /// Adds the products of a block to the accumulators of a tile of `R` rows, and finishes them if the block is the
+    /// last one of their inputs. Between blocks they are in `waiting`.
     #[inline(always)]
     fn tile_of_block<S: Simd, const R: usize>(
         &self,
@@ -267,7 +268,7 @@ impl Call<'_> {
     }
 }
 
-/// Continues one part of the sums of `R` rows with some steps.
+/// The micro-kernel: adds the products of some steps to one part of the accumulators of `R` rows and [`WIDTH`] outputs.
 struct Part<'a, const R: usize> {
     x: &'a [&'a [[f32; LANES]]; R],
     weights: &'a [Step],

@@ -1,4 +1,4 @@
-//! What is multiplied with what.
+//! The operands of one task of an f32 GEMM or GEMV.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ pub(crate) struct Call<'a> {
     pub(crate) origin: usize,
     /// One element per output, counted from output 0.
     pub(crate) bias: Option<&'a [f32]>,
-    /// `[rows, inputs]`, as the elements of the weight are loaded.
+    /// Activations `[rows, inputs]`, in the order that the elements of the weight are loaded in.
     pub(crate) x: &'a [f32],
     /// Rows of activations.
     pub(crate) rows: usize,
     /// The outputs to compute, from `origin` on.
     pub(crate) range: Range<usize>,
-    /// `[rows, outputs]`.
+    /// The result, `[rows, outputs]`.
     pub(crate) target: Target<'a>,
     /// What is prefetched of the weights; `None` if they are in the cache.
     pub(crate) prefetch: Option<Prefetch>,

@@ -1,11 +1,12 @@
-//! A few rows with an f32, f16 or bf16 matrix: weights are widened as they come from memory, once for each tile of one row, two or four.
+//! The GEMV, and the GEMM of a few rows, with an f32, f16 or bf16 matrix: weights are widened as they come from memory,
+//! once for each register tile of one row, two or four.
 
 use super::call::Call;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, Prefetch};
 use crate::device::cpu::isa::simd::{LANES, Simd};
 
-/// Outputs computed together. Part of no contract: results do not depend on it.
+/// Outputs of a register tile. Part of no contract: results do not depend on it.
 pub(super) const STRIP: usize = 4;
 /// How far ahead in each row of weights a line is prefetched into the first-level cache: of 128 and 512 bytes the one
 /// that helped more.
@@ -22,7 +23,7 @@ struct Pass {
 }
 
 impl Call<'_> {
-    /// All of the product.
+    /// All of the task.
     #[inline(always)]
     pub(super) fn direct<S: Simd>(&self, simd: S) {
         match self.weight.float {
@@ -76,7 +77,8 @@ impl Call<'_> {
         }
     }
 
-    /// `OUTS × ROWS` elements of the product from `(pass.row, output)` on.
+    /// The micro-kernel: a register tile of `OUTS × ROWS` elements of the product, from row `pass.row` and from
+    /// `output` on, over all inputs.
     #[inline(always)]
     fn tile<S: Simd, E: Element, const OUTS: usize, const ROWS: usize>(
         &self,

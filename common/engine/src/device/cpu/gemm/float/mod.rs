@@ -1,9 +1,9 @@
-//! Products in f32 with matrices of f32, f16 and bf16, which are widened as they are multiplied: the
+//! GEMM and GEMV in f32 with weights in f32, f16 and bf16, which are widened as they are multiplied: the
 //! kernel of any processor.
 //!
-//! A sum has sixteen lanes, of which lane `i` adds up the products of every sixteenth input from `i` on, in the order of
-//! [`Form`]; then the lanes are added up as [`Simd::sum`] does. `direct` does that for a few rows and `blocks` for many,
-//! to the same bits.
+//! An accumulator has sixteen lanes, of which lane `i` adds up the products of every sixteenth input from `i` on, in
+//! the order of [`Form`]; then the lanes are added up as [`Simd::sum`] does. `direct` is the GEMV and the GEMM of a few
+//! rows, `blocks` the GEMM of many, to the same bits.
 
 mod blocks;
 mod call;
@@ -32,7 +32,7 @@ const TASK_BYTES: usize = 256 << 10;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
 
-/// Outputs that are decoded at once beside few rows, which gain nothing by blocks.
+/// Outputs that are dequantized at once beside few rows, which gain nothing by blocks.
 const FEW_OUTPUTS: usize = 2 * STRIP;
 
 thread_local! {
@@ -40,28 +40,28 @@ thread_local! {
     static DECODED: RefCell<(Vec<f32>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// How many outputs that are no plain numbers to decode at once, which so many rows are multiplied with then.
+/// How many outputs that are no plain floats to dequantize at once, for a product with so many rows.
 pub(super) fn outputs_at_once(rows: usize) -> usize {
     if rows < LEAST_ROWS { FEW_OUTPUTS } else { OUTPUTS }
 }
 
-/// Lends out what a thread keeps for them: for the numbers, and for the bytes that are multiplied.
+/// Lends out a thread's buffers of dequantized outputs: for the f32, and for the bytes that are multiplied.
 pub(super) fn with_decoded<R>(use_it: impl FnOnce(&mut Vec<f32>, &mut Vec<u8>) -> R) -> R {
     DECODED.with_borrow_mut(|(numbers, bytes)| use_it(numbers, bytes))
 }
 
-/// What these take, of outputs of so many inputs.
+/// The memory of these buffers, for outputs of so many inputs.
 pub(super) fn decoded_scratch(inputs: u64) -> Scratch {
     let thread = inputs.saturating_mul((2 * OUTPUTS * size_of::<f32>()) as u64);
     Scratch { activations: 0, thread, buffers: "decoded outputs" }
 }
 
-/// Lends out what a thread keeps for products of many rows.
+/// Lends out a thread's buffers for GEMMs of many rows.
 pub(super) fn with_held<R>(use_it: impl FnOnce(&RefCell<Held>) -> R) -> R {
     HELD.with(use_it)
 }
 
-/// The product in f32 with numbers of any type.
+/// The GEMM and GEMV in f32 with weights in f32, f16 or bf16.
 pub(crate) struct Float;
 
 // SAFETY: `Product` writes all rows of its outputs, and the tasks' ranges are all outputs.
@@ -119,8 +119,8 @@ unsafe impl Gemm for Float {
     }
 }
 
-/// Rows of so many inputs as [`Element::load_two`](crate::device::cpu::element::Element::load_two) takes pairs: of every 32 inputs those at even
-/// places first; fewer at the end stay as they are.
+/// Rows of so many inputs as [`Element::load_two`](crate::device::cpu::element::Element::load_two) takes pairs: of
+/// every 32 inputs those at even places first; fewer at the end stay as they are.
 fn evens_first(x: &[f32], inputs: usize, parallel: bool) -> Vec<f32> {
     let mut paired = x.to_vec();
     let run = |_: usize, (to, from): &mut (&mut [f32], &[f32])| {
@@ -140,8 +140,8 @@ fn evens_first(x: &[f32], inputs: usize, parallel: bool) -> Vec<f32> {
     paired
 }
 
-/// Outputs of one task: whole tiles, or whole blocks where there are as many, few enough to share out and, where several
-/// rows go over them one by one, to stay in cache.
+/// Outputs of one task: whole tiles, or whole blocks where there are as many, few enough to share out and, where
+/// several rows go over them one by one, to stay in cache.
 fn task_outputs(weight: &Matrix<'_>, outputs: usize, rows: usize) -> usize {
     let tasks = current_threads() * TASKS_PER_THREAD;
     let share = outputs.div_ceil(tasks);
@@ -156,7 +156,7 @@ fn task_outputs(weight: &Matrix<'_>, outputs: usize, rows: usize) -> usize {
 /// One task of a product.
 pub(super) struct Product<'a> {
     pub(super) call: Call<'a>,
-    /// What this thread holds.
+    /// This thread's buffers for many rows.
     pub(super) held: &'a RefCell<Held>,
 }
 

@@ -1,6 +1,7 @@
-//! A few rows: numbers are read in place, once for all rows.
+//! The GEMV, and the GEMM of a few rows, with FP8 weights: these are read in place, once for all rows.
 //!
-//! Sums are those of [`float`](crate::device::cpu::gemm::float) with the weights in f32: each is rounded to that once.
+//! Accumulators are those of [`float`](crate::device::cpu::gemm::float) with the weights dequantized to f32: each
+//! weight times its scale is rounded to that once.
 
 use std::ops::Range;
 
@@ -10,9 +11,9 @@ use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::isa::prefetch::{AHEAD, Prefetch};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
-/// Rows that are few: as many as one output's sums stay in registers for.
+/// Rows that are few: as many as one output's accumulators stay in registers for.
 pub(super) const FEW_ROWS: usize = 3;
-/// Outputs of one row that are computed together.
+/// Outputs of a register tile of one row, where these share their scales.
 pub(super) const STRIP: usize = 4;
 
 /// One task of a product: all rows, some outputs.
@@ -51,7 +52,7 @@ impl Kernel for Direct<'_> {
 }
 
 impl Direct<'_> {
-    /// `SHARED`: outputs that are computed together share their scales.
+    /// The whole task, `OUTS` outputs at a time; `SHARED`: these share their scales.
     #[inline(always)]
     fn strips<S: Simd, const OUTS: usize, const ROWS: usize, const SHARED: bool>(&self, simd: S) {
         let mut halves = [const { Halves::ZERO }; OUTS];
@@ -67,7 +68,7 @@ impl Direct<'_> {
         }
     }
 
-    /// `OUTS × ROWS` elements of the product from `output` on.
+    /// A register tile: `OUTS × ROWS` elements of the product from `output` on, over all inputs.
     #[inline(always)]
     fn tile<S: Simd, const OUTS: usize, const ROWS: usize, const SHARED: bool>(
         &self,
@@ -131,7 +132,7 @@ impl Direct<'_> {
     }
 }
 
-/// Makes f16 of a chunk of some outputs.
+/// Makes f16 of a chunk of the FP8 weights of some outputs.
 struct Halve<'a, const OUTS: usize> {
     w: &'a [Row<'a>; OUTS],
     /// The first of the inputs.
@@ -154,7 +155,8 @@ impl<const OUTS: usize> Kernel for Halve<'_, OUTS> {
     }
 }
 
-/// Continues the sums of some outputs and rows with the vectors of a chunk; `SHARED`: the outputs share their scales.
+/// The micro-kernel: adds the products of a chunk to the accumulators of some outputs and rows; `SHARED`: the outputs
+/// share their scales.
 struct Multiply<'a, const OUTS: usize, const ROWS: usize, const SHARED: bool> {
     halves: &'a [Halves; OUTS],
     w: &'a [Row<'a>; OUTS],

@@ -1,14 +1,15 @@
-//! Numbers of a byte on their way to f32: some of an output at a time become f16 in the first-level cache, from where
+//! FP8 weights on their way to f32: some inputs of an output at a time become f16 in the first-level cache, from where
 //! processors widen them as they load them, which takes half of the instructions of doing that in registers.
 
 use super::matrix::Row;
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
 use crate::device::cpu::isa::simd::{LANES, Simd};
 
-/// Inputs that become f16 at a time: so many that what there is to do for each time is little, and so few that f16 of some
-/// outputs stay in the first-level cache. Of several blocks that share a scale, each divides it or is a multiple of it.
+/// Inputs that become f16 at a time: so many that what there is to do for each time is little, and so few that f16 of
+/// some outputs stay in the first-level cache. Of several blocks that share a scale, each divides it or is a multiple
+/// of it.
 pub(super) const CHUNK: usize = 512;
-/// Numbers that a tier takes at a time.
+/// Numbers that a tier makes f16 of at a time.
 const PIECE: usize = 128;
 
 /// Some inputs of an output: f16 of the 256th parts of their numbers.
@@ -18,8 +19,8 @@ pub(super) struct Halves([u8; 2 * CHUNK]);
 impl Halves {
     pub(super) const ZERO: Halves = Halves([0; 2 * CHUNK]);
 
-    /// Those of the numbers from `start` on, as many as there are and fit. Beside each cache line of whole pieces
-    /// one from `ahead` on is prefetched.
+    /// Sets these to the numbers of `row` from `start` on, as many as there are and fit. Beside each cache line of
+    /// whole pieces one from `ahead` on is prefetched.
     #[inline(always)]
     pub(super) fn set<S: Simd>(&mut self, simd: S, row: &Row<'_>, start: usize, ahead: *const u8) {
         let end = (start + CHUNK).min(row.numbers.len());

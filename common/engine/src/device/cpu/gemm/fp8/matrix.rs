@@ -1,4 +1,4 @@
-//! Matrices of numbers of a byte as products take them.
+//! FP8 matrices, as GEMM kernels take them.
 
 use cake_checkpoint::{Dtype, e8m0};
 
@@ -15,7 +15,7 @@ pub(crate) enum ScaleType {
 }
 
 impl ScaleType {
-    /// That of scales of this type.
+    /// How scales of this type are stored.
     ///
     /// # Panics
     /// If there are no such scales.
@@ -31,8 +31,8 @@ impl ScaleType {
 }
 
 impl ScaleType {
-    /// Whether 256 times each of these scales is a number, too, where the scale is: whether the kernel takes them. No model has
-    /// others.
+    /// Whether 256 times each of these scales is a number, too, where the scale is: whether the kernel takes them. No
+    /// model has others.
     pub(crate) fn takes(self, scales: &[u8]) -> bool {
         let is_taken = |scale: f32| !scale.is_finite() || (256.0 * scale).is_finite();
         match self {
@@ -44,7 +44,7 @@ impl ScaleType {
     }
 }
 
-/// Rows `[outputs, inputs]`, row-major, of a matrix of numbers of a byte (E4M3), some of which share a scale.
+/// Rows `[outputs, inputs]`, row-major, of an FP8 matrix (E4M3), blocks of which share a scale.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fp8Matrix<'a> {
     /// A byte for each number.
@@ -91,7 +91,8 @@ impl<'a> Fp8Matrix<'a> {
         self.shared[1].min(self.inputs)
     }
 
-    /// Whether so many outputs from this one on, and from each on that is a multiple of as many further, share their scales.
+    /// Whether so many outputs from this one on, and from each on that is a multiple of as many further, share their
+    /// scales.
     pub(super) fn is_shared(&self, output: usize, by: usize) -> bool {
         let rows = self.shared[0];
         rows == usize::MAX || rows.is_multiple_of(by) && (self.first + output).is_multiple_of(by)

@@ -1,6 +1,6 @@
-//! Products in f32 with numbers of a byte (E4M3) behind scales: a few rows read them in place, for many they are widened, some
-//! outputs at a time, and multiplied as f32 matrices are. All of them add the same products in the same order, those of
-//! `float` with what is decoded.
+//! GEMM and GEMV in f32 with FP8 weights (E4M3) and their scales: a few rows read them in place, for many they are
+//! dequantized, some outputs at a time, and multiplied as f32 matrices are. All of them add the same products in the
+//! same order, those of `float` with the dequantized weights.
 
 mod direct;
 mod halves;
@@ -21,10 +21,11 @@ use crate::device::cpu::isa::prefetch::Prefetch;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{Tasks, current_threads};
 
-/// The product in f32 with numbers of a byte.
+/// The GEMM and GEMV in f32 with FP8 weights.
 pub(crate) struct Fp8;
 
-// SAFETY: `Direct` writes all rows of its outputs, and the tasks' ranges are all outputs; `multiplied` promises the same.
+// SAFETY: `Direct` writes all rows of its outputs, and the tasks' ranges are all outputs; `multiplied` promises the
+// same.
 unsafe impl Gemm for Fp8 {
     fn form(&self, _: Encoding) -> Form {
         Form::F32

@@ -1,4 +1,4 @@
-//! Outputs widened to f32, for many rows.
+//! FP8 outputs dequantized to f32, for the GEMM of many rows.
 
 use std::ops::Range;
 
@@ -7,7 +7,8 @@ use super::matrix::Fp8Matrix;
 use crate::device::cpu::element::{Element, F32};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
-/// Some outputs, written to `to` as little-endian f32: the weights of [`Direct`](super::direct::Direct).
+/// Dequantizes some outputs to `to` as little-endian f32: the weights that [`Direct`](super::direct::Direct)
+/// multiplies.
 pub(super) struct Widen<'a> {
     pub(super) weight: Fp8Matrix<'a>,
     pub(super) outputs: Range<usize>,

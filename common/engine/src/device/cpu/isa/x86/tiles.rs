@@ -28,7 +28,8 @@ pub(crate) use tile;
 
 /// Bytes of one row of a tile.
 pub(crate) const LINE: usize = size_of::<Line>();
-/// Rows of a tile, which are outputs of weights and prompt rows of activations.
+/// Rows of a tile: outputs of weights and of accumulators; of activations 4 bytes of inputs each, in as many columns,
+/// which are rows of prefill or of decode.
 pub(crate) const TILE_ROWS: usize = LANES;
 
 /// What `ldtilecfg` reads.
@@ -41,7 +42,7 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// Tile registers of this thread, of which 0 to 3 hold sums, 4 and 5 weights, 6 and 7 activations;
+/// Tile registers of this thread, of which 0 to 3 are accumulators, 4 and 5 weights, 6 and 7 activations;
 /// given back when it is dropped, so that the system need not save them.
 pub(crate) struct Tiles {
     weight_bytes: usize,
@@ -55,7 +56,7 @@ impl Tiles {
         Tiles::narrow(proof, weight_bytes, LINE)
     }
 
-    /// The same, with fewer columns of activations and of sums, of four bytes each.
+    /// The same, with fewer columns of activations and of accumulators, of four bytes each.
     pub(crate) fn narrow(_: Amx, weight_bytes: usize, column_bytes: usize) -> Tiles {
         assert!(matches!(weight_bytes, 32 | LINE), "half or whole tiles");
         assert!(column_bytes.is_multiple_of(4) && (4..=LINE).contains(&column_bytes), "columns");
@@ -78,7 +79,7 @@ impl Tiles {
 }
 
 impl Tiles {
-    /// Bytes in a row of a tile of weights, and in one of activations or sums.
+    /// Bytes in a row of a tile of weights, and in one of activations or accumulators.
     #[inline(always)]
     pub(crate) fn row_bytes(&self) -> (usize, usize) {
         (self.weight_bytes, self.column_bytes)
@@ -92,7 +93,7 @@ impl Drop for Tiles {
     }
 }
 
-/// Sets all four tiles of sums to zero.
+/// Sets all four tiles of accumulators to zero.
 #[inline(always)]
 pub(crate) fn zero(_: &Tiles) {
     // SAFETY: there are tile registers, and nothing else is touched.

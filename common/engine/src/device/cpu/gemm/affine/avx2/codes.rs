@@ -1,4 +1,4 @@
-//! Vectors in which codes come apart: the formulas of encodings are written once for both widths.
+//! Vectors in which codes are unpacked: the formulas of encodings are written once for both widths.
 
 use std::arch::x86_64::*;
 
@@ -8,8 +8,8 @@ use super::pattern::Pattern;
 /// Bytes of one output, 32 of them, or as many of each of two outputs.
 ///
 /// # Safety
-/// Whoever implements it promises that no method reads more than it says. The callers of all methods are compiled for AVX2,
-/// those of `__m512i` for AVX-512 with BW, too, and what is read is there.
+/// Whoever implements it promises that no method reads more than it says. The callers of all methods are compiled for
+/// AVX2, those of `__m512i` for AVX-512 with BW, too, and what is read is there.
 pub(super) unsafe trait Codes: Copy {
     /// Where the bytes of each output begin.
     type Rows: Copy;
@@ -53,8 +53,8 @@ pub(super) unsafe trait Codes: Copy {
     /// What is in the table at the places that bytes are, each from 0 to 15.
     unsafe fn looked_up(self, table: &Table) -> Self;
 
-    /// Codes that lie one behind the other, with bits of others above them: those at even places in even bytes, and those at
-    /// odd places in odd ones.
+    /// Codes that lie one behind the other, with bits of others above them: those at even places in even bytes, and
+    /// those at odd places in odd ones.
     unsafe fn parted(self, pattern: &Pattern) -> [Self; 2];
 }
 

@@ -1,7 +1,8 @@
-//! Few rows: weights are multiplied as they lie in memory, which sets the pace.
+//! The integer GEMV, and the GEMM of few rows: weights are multiplied in place, as they lie in memory, which sets the
+//! pace.
 //!
-//! A vector of codes belongs to one output, so its products have to be summed across lanes. That is done for eight outputs
-//! at a time, by transposing and adding, and gives vectors of eight outputs.
+//! A vector of codes belongs to one output, so its accumulator has to be summed across lanes. That is done for eight
+//! outputs at a time, by transposing and adding, and gives vectors of eight outputs.
 
 #![allow(clippy::needless_range_loop, reason = "sums are indexed by row and output throughout")]
 
@@ -83,8 +84,9 @@ fn few<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const WA
     }
 }
 
-/// Products of unit `unit`, of [`Stored::PIECES`] pieces, of each of eight outputs with as much of `R` rows: of each sheaf
-/// the sums of the first four outputs, then of the last ones. Asks memory for as many bytes from `ahead` on.
+/// Integer dot products of unit `unit`, of [`Stored::PIECES`] pieces, of each of eight outputs with as much of `R`
+/// rows: of each sheaf the sums of the first four outputs, then of the last ones. Prefetches as many bytes from `ahead`
+/// on.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const WAY: u8>(
@@ -159,14 +161,14 @@ fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const W
     all
 }
 
-/// `sum` and the products of words, two of which belong to a lane.
+/// The accumulator `sum` and the products of words, two of which belong to a lane of 32 bits.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn add_words(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
     _mm256_add_epi32(sum, _mm256_madd_epi16(codes, x))
 }
 
-/// `sum` and the products of bytes, four of which belong to a lane.
+/// The accumulator `sum` and the products of bytes, four of which belong to a lane of 32 bits.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn add_bytes(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
@@ -180,7 +182,7 @@ pub(super) fn in_lanes(words: __m256i) -> __m256i {
     _mm256_madd_epi16(words, _mm256_set1_epi16(1))
 }
 
-/// `sum` and the products of bytes, two of which belong to a word.
+/// The accumulator `sum`, of words, and the products of bytes, two of which belong to a word.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn add_as_words(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {

@@ -1,7 +1,7 @@
-//! Numbers of 4 bits (E2M1), two in a byte, the even ones in the lower halves, with scales of a byte apart from them.
+//! FP4 weights (E2M1), two in a byte, the even ones in the lower halves, with scales of a byte apart from them.
 //!
-//! A code is twice the number and 12 more, a scale half of what the byte says: what the checkpoint's codec unpacks to, to the
-//! bit.
+//! A code is twice the number and 12 more, a scale half of what the byte says: what the checkpoint's codec unpacks to,
+//! to the bit.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -40,11 +40,11 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// 32 to a power of two.
+/// MXFP4: 32 to a scale that is a power of two (E8M0).
 #[derive(Clone, Copy)]
 pub(super) struct Mx<'a>(Numbers<'a>);
 
-/// 16 to an E4M3, which is divided by a number if there is one.
+/// NVFP4: 16 to a scale that is an E4M3, which is divided by a number if there is one.
 #[derive(Clone, Copy)]
 pub(super) struct Nv<'a>(Numbers<'a>, Option<f32>);
 

@@ -1,4 +1,4 @@
-//! Sums and squares of vectors of eight lanes.
+//! Sums across the lanes of vectors of eight, and transpositions of such.
 
 use std::arch::x86_64::*;
 

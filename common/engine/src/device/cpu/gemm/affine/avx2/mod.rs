@@ -1,14 +1,15 @@
-//! Whole-number products with AVX2, which multiplies 16 pairs of words, or 32 of bytes, and adds up neighbours; and with
-//! AVX512-VNNI, which multiplies and adds up at once.
+//! Integer GEMM and GEMV with AVX2, which multiplies 16 pairs of words, or 32 of bytes, and adds up neighbours; and
+//! with AVX512-VNNI, which multiplies and accumulates at once.
 //!
-//! Codes come apart in registers, to bytes (`codes`). With few rows (`direct`, `wide_direct`) they are multiplied as they lie
-//! and the sums are transposed; with many (`panel`) they are transposed first and all rows pass over them, on processors
-//! with AVX512-VNNI in tiles of their own (`wide`). How the codes, scales and biases of an encoding come into registers is a
-//! type of its own (`Stored`); nothing else depends on it. Of affine matrices whose codes are bytes or halves of them, few
-//! rows have a kernel of their own there (`vnni`), which takes a line of each output at a time.
+//! Codes are unpacked in registers, to bytes (`codes`). In the GEMV, and in the GEMM of few rows (`direct`,
+//! `wide_direct`), they are multiplied in place and the accumulators are transposed; in the GEMM of many (`panel`) they
+//! are packed, transposed, and all rows pass over them, on processors with AVX512-VNNI in register tiles of their own
+//! (`wide`). How the codes, scales and biases of an encoding come into registers is a type of its own (`Stored`);
+//! nothing else depends on it. Of affine matrices whose codes are bytes or halves of them, few rows have a kernel of
+//! their own there (`vnni`), which takes a line of each output at a time.
 //!
-//! In functions with instructions of their own, adapters that are given closures (`map` of arrays and options) may stay calls,
-//! and vectors go through memory to them. Loops do not.
+//! In functions with instructions of their own, adapters that are given closures (`map` of arrays and options) may stay
+//! calls, and vectors go through memory to them. Loops do not.
 
 mod blocks;
 mod codes;
@@ -45,7 +46,7 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Avx512;
 use crate::device::cpu::pool::Tasks;
 
-/// The product of whole numbers with packed matrices, by instructions that multiply words or bytes.
+/// The integer GEMM and GEMV with packed matrices, by instructions that multiply words or bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct WordPairs;
 
@@ -169,8 +170,8 @@ unsafe impl Gemm for InPlacePairs {
     }
 }
 
-/// The form of codes as they lie: numbers of 4 bits that follow each other are read as affine codes are, all else is made
-/// bytes of in registers.
+/// The form of codes as they lie: numbers of 4 bits that follow each other are read as affine codes are, all else is
+/// made bytes of in registers.
 fn codes_in_place(encoding: Encoding) -> CodeForm {
     let form = encoding.affine();
     match encoding {
@@ -185,8 +186,8 @@ fn form(codes: CodeForm) -> Form {
     Form::Lanes(codes)
 }
 
-/// `x` for a product with a matrix whose codes have this form: as planes of bytes if rows are few and there are instructions
-/// for these, in tiles if they are many. All kernels here take them so, whichever prepares them.
+/// Quantizes `x` for a product with a matrix whose codes have this form: with AVX512-VNNI as planes of bytes if rows
+/// are few and in tiles if they are many, else in lanes. All kernels here take them so, whichever prepares them.
 fn prepare<'x>(tier: Tier, weight: &Weight<'_>, x: &'x [f32], codes: CodeForm) -> Prepared<'x> {
     let call = Call::new(*weight, None, x);
     let layout = match tier.avx512().and_then(Avx512::vnni) {
@@ -204,7 +205,7 @@ fn scratch(inputs: u64, rows: u64) -> Scratch {
     Scratch { activations, thread: panel::PANEL_BYTES, buffers: "word panel" }
 }
 
-/// A product of `rows`, by the best instructions that the tier has.
+/// A GEMM or GEMV with `rows` rows, by the best instructions that the tier has.
 fn product<'a>(
     tier: Tier,
     (rows, parallel): (usize, bool),

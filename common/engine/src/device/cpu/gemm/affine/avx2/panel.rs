@@ -1,5 +1,5 @@
-//! Many rows: codes are transposed, as words or narrow ones as bytes, into a panel that all rows pass over, so that a
-//! lane belongs to one output and the sums of several rows fill the registers.
+//! The integer GEMM of many rows: codes are packed, transposed, as words or narrow ones as bytes, into a panel that all
+//! rows pass over, so that a lane belongs to one output and the accumulators of several rows fill the registers.
 
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and vector throughout")]
 
@@ -18,7 +18,7 @@ use crate::device::cpu::isa::x86::transposed8;
 const VECTORS: usize = 2;
 /// Outputs of a panel.
 pub(super) const OUTPUTS: usize = VECTORS * LANES;
-/// Rows computed together at most: their sums take 12 of the 16 registers.
+/// Rows of a register tile at most: their accumulators take 12 of the 16 registers.
 pub(super) const ROWS: usize = 6;
 /// Steps of a panel: 16 KiB, half of a first-level cache.
 const STEPS: usize = 256;
@@ -38,7 +38,7 @@ pub(super) const STEP_BYTES: usize = size_of::<i32>();
 #[repr(C, align(64))]
 pub(super) struct Step([__m256i; VECTORS]);
 
-/// What a thread works on.
+/// Packed weights that a thread works on.
 pub(super) struct Panel {
     pub(super) steps: [Step; STEPS],
     /// Of [`LANES`] groups each.
@@ -107,7 +107,7 @@ pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize, const WAY:
     });
 }
 
-/// Transposes codes, scales and biases of `groups` of the outputs from `first` on.
+/// Packs codes, scales and biases of `groups` of the outputs from `first` on, transposed, into the panel.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn fill<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
     task: &Task<'_>,
@@ -190,8 +190,8 @@ pub(super) struct Held<'a> {
     pub(super) runs: Runs,
 }
 
-/// Which steps are those of a group: `count` runs of `steps` that follow each other, `each` runs apart; those of the next
-/// groups are between them.
+/// Which steps are those of a group: `count` runs of `steps` that follow each other, `each` runs apart; those of the
+/// next groups are between them.
 #[derive(Clone, Copy)]
 pub(super) struct Runs {
     count: usize,
@@ -259,7 +259,8 @@ impl Task<'_> {
         }
     }
 
-    /// Continues the chains of `R` rows from `row` on with what is held; returns `R`.
+    /// A register tile: adds the products of what is held to the accumulators of `R` rows from `row` on; returns `R`.
+    /// Between panels, the accumulators lie in the result.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     fn tile<const R: usize, const SUMMED: usize>(&self, held: &Held<'_>, row: usize) -> usize {
@@ -292,7 +293,7 @@ impl Task<'_> {
     }
 }
 
-/// Continues the chains `y` of `R` rows with what is held.
+/// Adds the products of what is held to the f32 accumulators `y` of `R` rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline(never)] // Inlined, rows become one address with a stride, of which every product computes its own.
 fn chains<const R: usize, const SUMMED: usize>(
@@ -327,7 +328,7 @@ fn chains<const R: usize, const SUMMED: usize>(
     y
 }
 
-/// Products with `R` rows of the steps of group `group` of those held.
+/// The micro-kernel: integer dot products with `R` rows of the steps of group `group` of those held.
 ///
 /// # Safety
 /// There are as many steps and, of each row, codes as the runs of the group reach.

@@ -1,11 +1,12 @@
-//! How codes come out of bytes in which they lie one behind the other.
+//! How codes are unpacked from bytes in which they lie one behind the other.
 
 use std::arch::x86_64::__m256i;
 
 /// Bytes that are shifted at once: half of a piece's codes come from them.
 const HALF: usize = size_of::<__m256i>() / 2;
 
-/// How 16 codes come out of the bytes that they lie in: each from the two bytes that have its bits, moved to the upper one.
+/// How 16 codes are unpacked from the bytes that they lie in: each from the two bytes that have its bits, moved to the
+/// upper one.
 pub(super) struct Pattern {
     /// Those two bytes, of the codes at even places and of those at odd ones, for both halves of a piece.
     pub(super) places: [[u8; 2 * HALF]; 2],
@@ -16,8 +17,8 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// That of codes of so many bits, of which the second half of a piece begins `behind` bytes behind where its bytes are read
-    /// from.
+    /// That of codes of so many bits, of which the second half of a piece begins `behind` bytes behind where its bytes
+    /// are read from.
     const fn new(bits: usize, behind: usize) -> Pattern {
         let mut pattern = Pattern {
             places: [[0; 2 * HALF]; 2],

@@ -1,4 +1,4 @@
-//! One product, cut into tasks.
+//! One integer GEMM or GEMV, cut into tasks.
 
 use super::super::activations::{Activations, tile_rows};
 use super::super::call::share;
@@ -17,14 +17,14 @@ const TASK_OUTPUTS: usize = 4 * OUTPUTS;
 /// Least rows that are worth transposing a panel once more for, so that another thread has work.
 const PART_ROWS: usize = 48;
 
-/// A product with some matrix.
+/// A GEMM or GEMV with some matrix.
 pub(super) struct Product<'a> {
     pub(super) proof: Avx2,
-    /// Proof that the processor multiplies and adds up at once, in vectors of 64 bytes, if it does.
+    /// Proof that the processor multiplies and accumulates at once, in vectors of 64 bytes, if it does.
     pub(super) vnni: Option<Avx512Vnni>,
     pub(super) rows: usize,
     pub(super) parallel: bool,
-    /// What weights are multiplied with.
+    /// The width of the activations' codes.
     pub(super) acts: Acts,
     pub(super) bias: Option<&'a [f32]>,
     /// In lanes or tiles, or as planes, as `prepare` says.
@@ -33,7 +33,7 @@ pub(super) struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// The product with the matrix `stored`.
+    /// The tasks of the product with the matrix `stored`.
     pub(super) fn tasks<S: Stored<V, N> + 'a, const V: usize, const N: usize>(
         self,
         stored: S,

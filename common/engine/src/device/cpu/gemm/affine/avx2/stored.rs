@@ -1,4 +1,4 @@
-//! How the weights of an encoding come into registers.
+//! How the weights of an encoding are unpacked into registers.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -14,16 +14,17 @@ pub(super) const VECTOR_BYTES: usize = 32;
 /// Largest magnitude of the code of an activation that is a byte.
 const LARGEST_BYTE: usize = 127;
 
-/// Rows up to which transposing sums costs less than transposing weights, at most.
+/// Rows up to which transposing accumulators costs less than transposing weights, at most.
 pub(super) const DIRECT_ROWS: usize = 4;
 
-/// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V` vectors:
-/// `N` sheaves, each of vectors whose products are added up. Codes are bytes, and in the order of inputs, or of a sheaf the
-/// [even ones first](Self::EVENS_FIRST). Beside words of activations they become words, of which the even ones come first:
-/// that is the order of [`Layout::Lanes`](super::super::activations::Layout).
+/// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V`
+/// vectors: `N` sheaves, each of vectors whose products are added up. Codes are bytes, and in the order of inputs, or
+/// of a sheaf the [even ones first](Self::EVENS_FIRST). Beside words of activations they become words, of which the
+/// even ones come first: that is the order of [`Layout::Lanes`](super::super::activations::Layout).
 ///
 /// # Safety
-/// Whoever implements it promises that the methods read no other memory than the matrix's for the arguments that they allow.
+/// Whoever implements it promises that the methods read no other memory than the matrix's for the arguments that they
+/// allow.
 pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     Copy + Send + Sync
 {
@@ -36,8 +37,8 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Bytes of a piece at most, rounded up.
     const PIECE_BYTES: usize;
 
-    /// Whether few rows beside it are computed here where there is AVX512-VNNI: affine matrices have a kernel that is 5 to 15 %
-    /// faster from memory (Zen 5).
+    /// Whether few rows beside it are computed here where there is AVX512-VNNI: affine matrices have a kernel that is 5
+    /// to 15 % faster from memory (Zen 5).
     const WIDE: bool = true;
     /// Whether the first of the two vectors of a sheaf has the even codes, the second the odd ones.
     const EVENS_FIRST: bool = false;
@@ -56,9 +57,9 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Groups of a unit.
     const GROUPS: usize = if Self::HALVES { 2 * N } else { N };
 
-    /// Rows up to which transposing sums costs less than transposing weights, as was measured (Zen 3): beside four rows it
-    /// costs more where groups are of 16, but for NVFP4's, and elsewhere the same or up to a fifth less. [`DIRECT_ROWS`] at
-    /// most.
+    /// Rows up to which transposing accumulators costs less than transposing weights, as was measured (Zen 3): beside
+    /// four rows it costs more where groups are of 16, but for NVFP4's, and elsewhere the same or up to a fifth less.
+    /// [`DIRECT_ROWS`] at most.
     const DIRECT_ROWS: usize = if Self::GROUP < 32 { DIRECT_ROWS - 1 } else { DIRECT_ROWS };
 
     /// Bytes of a piece of this matrix.
@@ -82,14 +83,15 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Where the codes of an output begin.
     fn codes_of(row: Self::Row) -> *const u8;
 
-    /// The codes of a piece, from 0 to the largest; of half a piece, the last one of an output, whatever in the upper halves.
+    /// The codes of a piece, from 0 to the largest; of half a piece, the last one of an output, whatever in the upper
+    /// halves.
     ///
     /// # Safety
     /// There are such outputs and such a piece, and the caller is compiled for what [`Codes`] says.
     unsafe fn codes<C: Codes>(&self, rows: C::Rows, piece: usize) -> [C; V];
 
-    /// Asks memory for the share that some groups have of the scales and biases of `outputs` outputs from `first` on, if they lie
-    /// apart from codes. There need not be such outputs.
+    /// Prefetches the share that some groups have of the scales and biases of `outputs` outputs from `first` on, if
+    /// they lie apart from codes. There need not be such outputs.
     #[inline(always)]
     fn ask_params(&self, _first: usize, _outputs: usize, _groups: &Range<usize>) {}
 
@@ -143,8 +145,8 @@ impl WideParams {
     }
 }
 
-/// Scales and biases of [`LANES`] groups of as many outputs: a vector of outputs for each group, of no meaning where there
-/// is none.
+/// Scales and biases of [`LANES`] groups of as many outputs: a vector of outputs for each group, of no meaning where
+/// there is none.
 #[derive(Clone, Copy)]
 pub(super) struct Params {
     pub(super) scales: [__m256; LANES],
@@ -169,8 +171,8 @@ impl Params {
         }
     }
 
-    /// Adds group `group` of those here to `y`, with the scale of the activations and that scale times the sum of their
-    /// codes.
+    /// Adds the integer dot products `dot` of group `group` of those here, scaled, to the accumulator `y`; beside them
+    /// are the scale of the activations and that scale times the sum of their codes.
     #[target_feature(enable = "avx2,fma")]
     #[inline]
     pub(super) fn chain(
@@ -193,7 +195,7 @@ pub(super) unsafe fn centred(scales: __m256, centre: f32) -> (__m256, __m256) {
     unsafe { (scales, _mm256_mul_ps(_mm256_set1_ps(centre), scales)) }
 }
 
-/// Asks memory for what `groups` have of a part: from byte `start` on every group has `bytes` for all outputs together. In
+/// Prefetches what `groups` have of a part: from byte `start` on every group has `bytes` for all outputs together. In
 /// lines as they lie.
 #[inline(always)]
 pub(super) fn ask(part: *const u8, start: usize, groups: &Range<usize>, bytes: usize) {

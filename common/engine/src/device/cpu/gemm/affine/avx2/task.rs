@@ -1,4 +1,4 @@
-//! What the kernels share: a task.
+//! What the GEMM and GEMV kernels share: a task.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -9,14 +9,14 @@ use super::stored::{LANES, Stored};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::isa::x86::Avx512Vnni;
 
-/// Some rows, some outputs.
+/// One task of a product: some rows, some outputs.
 pub(super) struct Task<'a> {
     pub(super) bias: Option<&'a [f32]>,
     /// In lanes or tiles, or as planes.
     pub(super) x: &'a Activations,
     pub(super) rows: Range<usize>,
     pub(super) outputs: Range<usize>,
-    /// Proof that the processor multiplies and adds up at once, in vectors of 64 bytes, if it does.
+    /// Proof that the processor multiplies and accumulates at once, in vectors of 64 bytes, if it does.
     pub(super) vnni: Option<Avx512Vnni>,
     /// Other tasks have other elements of it.
     pub(super) target: Target<'a>,

@@ -1,5 +1,5 @@
-//! Many rows, on processors with AVX512-VNNI: all outputs of a panel are one vector, and one instruction multiplies and
-//! adds up.
+//! The integer GEMM of many rows, on processors with AVX512-VNNI: all outputs of a panel are one vector, and one
+//! instruction multiplies and accumulates.
 
 #![allow(clippy::needless_range_loop, reason = "sums are indexed by row throughout")]
 
@@ -13,13 +13,13 @@ use super::stored::LANES;
 use super::task::Task;
 use crate::device::cpu::isa::x86::Avx512Vnni;
 
-/// Rows computed together at most: their sums and their results take 24 of the 32 registers.
+/// Rows of a register tile at most: their integer accumulators and those in f32 take 24 of the 32 registers.
 pub(super) const ROWS: usize = 12;
 
 const _: () = assert!(OUTPUTS == 16, "a vector of outputs");
 
 impl Task<'_> {
-    /// All rows over what is held: bytes, or else words.
+    /// All rows over the panel that is held: of bytes, or else of words.
     pub(super) fn wide_pass<const BYTES: bool>(&self, proof: Avx512Vnni, held: &Held<'_>) {
         let _: Avx512Vnni = proof;
         // SAFETY: `proof` is there, so the processor has the instructions.
@@ -45,7 +45,8 @@ impl Task<'_> {
         }
     }
 
-    /// Continues the chains of the `R` rows of `tile`, which begin with `row`, with what is held.
+    /// A register tile: adds the products of what is held to the accumulators of the `R` rows of `tile`, which begin
+    /// with `row`. Between panels, the accumulators lie in the result.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     #[inline(never)]
     fn wide_tile<const R: usize, const BYTES: bool>(
@@ -60,8 +61,8 @@ impl Task<'_> {
         let mut y = [_mm512_setzero_ps(); R];
         if groups.start > 0 {
             for r in 0..R {
-                // SAFETY: no other task has these elements, and this one holds one part at a time and wrote it before; the
-                // mask has the lanes inside of it.
+                // SAFETY: no other task has these elements, and this one holds one part at a time and wrote it before;
+                // the mask has the lanes inside of it.
                 y[r] = unsafe {
                     let part = self.target.written(row + r, first, count);
                     _mm512_maskz_loadu_ps(mask, part.as_ptr())
@@ -77,8 +78,8 @@ impl Task<'_> {
             }
         }
         for r in 0..R {
-            // SAFETY: no other task has these elements, and this one holds one part at a time; the mask has the lanes inside
-            // of it.
+            // SAFETY: no other task has these elements, and this one holds one part at a time; the mask has the lanes
+            // inside of it.
             unsafe {
                 let part = self.target.part(row + r, first, count);
                 _mm512_mask_storeu_ps(part.as_mut_ptr().cast(), mask, y[r]);
@@ -87,8 +88,8 @@ impl Task<'_> {
     }
 }
 
-/// Adds the products of `codes` and four bytes of each of `R` rows to `dots`. Written out, so that the addresses are those of
-/// one register.
+/// Adds the products of `codes` and four bytes of each of `R` rows to the integer accumulators `dots`. Written out, so
+/// that the addresses are those of one register.
 ///
 /// # Safety
 /// `R` times four bytes can be read at `x`.
@@ -123,7 +124,7 @@ unsafe fn multiply<const R: usize, const BYTES: bool>(
     }
 }
 
-/// Continues the chains `y` of the `R` rows of `tile` with what is held.
+/// The micro-kernel: adds the products of what is held to the accumulators `y` of the `R` rows of `tile`.
 ///
 /// # Panics
 /// If the tile has fewer.
@@ -167,8 +168,8 @@ fn wide_chains<const R: usize, const BYTES: bool>(
     }
 }
 
-/// Adds the products of a group to the chains `y`: scales of weights and activations times `dots`, then biases times sums.
-/// Written out, as compilers make numbers of all `dots` first, for which the registers do not suffice.
+/// Adds the products of a group to the accumulators `y`: scales of weights and activations times `dots`, then biases
+/// times sums. Written out, as compilers convert all `dots` to f32 first, for which the registers do not suffice.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn add_up<const R: usize>(

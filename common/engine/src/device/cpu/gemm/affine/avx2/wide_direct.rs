@@ -1,8 +1,8 @@
-//! Few rows, on processors with AVX512-VNNI: a vector has codes of two outputs, and one instruction multiplies bytes and adds
-//! up.
+//! The integer GEMV, and the GEMM of few rows, on processors with AVX512-VNNI: weights are multiplied in place, a
+//! vector has codes of two outputs, and one instruction multiplies bytes and accumulates.
 //!
-//! Activations of words are two planes of bytes, whose products are added up as whole numbers, which gives the sums that words
-//! give. Sums are transposed and added for 16 outputs at a time.
+//! Activations of words are two planes of bytes, whose products are added up as whole numbers, which gives the sums
+//! that words give. Accumulators are transposed and added for 16 outputs at a time.
 
 #![allow(clippy::needless_range_loop, reason = "sums are indexed by pair and sheaf throughout")]
 
@@ -18,14 +18,14 @@ use crate::device::cpu::isa::x86::Avx512Vnni;
 
 /// Outputs that are computed together.
 pub(super) const OUTPUTS: usize = 16;
-/// Rows that are few: as many as beside affine matrices, since activations that are prepared for one kernel are given to the
-/// other.
+/// Rows that are few: as many as beside affine matrices, since activations that are prepared for one kernel are given
+/// to the other.
 pub(super) const ROWS: usize = FEW_ROWS;
 /// Vectors that have two outputs each: of every eight outputs those that are four apart.
 const PAIRS: usize = OUTPUTS / 2;
-/// Vectors whose sums are transposed at once.
+/// Vectors whose accumulators are transposed at once.
 const QUAD: usize = 4;
-/// How far ahead in each row codes are asked for once more, into the first-level cache.
+/// How far ahead in each row codes are prefetched once more, into the first-level cache.
 const NEAR: usize = 3 * CACHE_LINE;
 /// Pieces of a unit at most.
 const PIECES: usize = 4;
@@ -55,7 +55,7 @@ struct Outputs<R> {
     params: WideParams,
 }
 
-/// What outputs are multiplied with.
+/// The activations of one row.
 struct Operands<'a> {
     planes: Planes<'a>,
     /// Scales, and these times sums of codes, of all groups.
@@ -81,7 +81,7 @@ fn outputs<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize>
     // In the order that rows lie in, which memory is fastest in.
     let mut ahead = bytes.wrapping_add(first * row_bytes + AHEAD.max(OUTPUTS * row_bytes));
     let total = stored.groups();
-    // Whole outputs that lie between these and those whose codes are asked for.
+    // Whole outputs that lie between these and those whose codes are prefetched.
     let behind = AHEAD.max(OUTPUTS * row_bytes).div_ceil(OUTPUTS * row_bytes) * OUTPUTS;
     let mut y = [_mm512_setzero_ps(); ROWS];
     for start in (0..total).step_by(LANES) {
@@ -117,14 +117,16 @@ fn write(task: &Task<'_>, row: usize, first: usize, mut y: __m512) {
             _mm512_maskz_loadu_ps(mask, bias[first..][..count].as_ptr())
         });
     }
-    // SAFETY: no other task has these elements, and this one holds one part at a time; the mask has the lanes inside of it.
+    // SAFETY: no other task has these elements, and this one holds one part at a time; the mask has the lanes inside of
+    // it.
     unsafe {
         let part = task.target.part(row, first, count);
         _mm512_mask_storeu_ps(part.as_mut_ptr().cast(), mask, y);
     }
 }
 
-/// Continues the chains `y` of 16 outputs with some groups. If it is to `ASK`, asks memory for as many bytes from `ahead` on.
+/// The micro-kernel: adds the products of some groups to the accumulators `y` of 16 outputs. If it is to `ASK`,
+/// prefetches as many bytes from `ahead` on.
 ///
 /// Products of a unit are those of each sheaf with the lower halves of its vectors and with the upper ones.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
@@ -142,11 +144,11 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
     for unit in groups.clone().step_by(S::GROUPS) {
         let high = operands::<S, V, N>(x.planes.high, unit / S::GROUPS);
         let low = operands::<S, V, N>(x.planes.low, unit / S::GROUPS);
-        // Those that a unit begins, so that each is asked for once.
+        // Those that a unit begins, so that each is prefetched once.
         let near = unit / S::GROUPS * bytes + NEAR;
         let near = near / CACHE_LINE..(near + bytes) / CACHE_LINE;
         let mut quads = [[_mm512_setzero_si512(); 2]; N];
-        // Written out, since the compiler makes a loop of it, with sums in memory.
+        // Written out, since the compiler makes a loop of it, with accumulators in memory.
         macro_rules! quad {
             ($quad:literal: $($at:literal)+) => {{
                 let mut sums = [[_mm512_setzero_si512(); QUAD]; N];
@@ -225,8 +227,8 @@ fn chains<S: Stored<V, N>, const V: usize, const N: usize, const PLANES: usize, 
     y
 }
 
-/// What the vectors of codes of each piece of a unit are multiplied with, of one plane of activations: the same for both
-/// outputs.
+/// What the vectors of codes of each piece of a unit are multiplied with, of one plane of activations: the same for
+/// both outputs.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn operands<S: Stored<V, N>, const V: usize, const N: usize>(

@@ -1,4 +1,5 @@
-//! Products of the strips of a task with a batch of rows: one tile of them, or two where activations have one plane.
+//! The micro-kernel of the GEMM of many rows: the strips of a task times a batch of rows, which is one tile of them, or
+//! two where activations have one plane.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -9,12 +10,12 @@ use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, tile, zero};
 
-/// Two tiles of activations, which are multiplied with the same codes: both planes of one tile of rows, or the lower ones,
-/// where they have no others, of two.
+/// Two tiles of activations, which are multiplied with the same codes: both planes of one tile of rows, or the lower
+/// ones, where they have no others, of two.
 pub(crate) const PLANES: usize = 2;
-/// Sums of a strip with `ROWS` tiles of rows.
+/// The f32 accumulators of a strip with `ROWS` tiles of rows.
 pub(crate) type Strip<const ROWS: usize> = [[Tile; ROWS]; STRIP];
-/// Writes the sums of a strip, which comes first.
+/// Writes the finished accumulators of a strip, whose index comes first.
 pub(crate) type Write<'a, const ROWS: usize> = dyn Fn(usize, &Strip<ROWS>) + 'a;
 
 /// Some groups of `ROWS` tiles of rows, one or two, which go over all strips of a task.
@@ -27,18 +28,18 @@ pub(crate) struct Block<'a, const ROWS: usize> {
     pub(crate) planes: &'a [Tile],
     /// Scales and sums of the rows of each tile, for each group.
     pub(crate) x_params: [&'a [[Line; 2]]; ROWS],
-    /// Whether chains begin with these groups.
+    /// Whether accumulators begin with these groups, at zero.
     pub(crate) begin: bool,
     /// Codes in a group.
     pub(crate) group: usize,
-    /// Writes the sums of a strip, if those groups are the last ones.
+    /// Writes the accumulators of a strip, if those groups are the last ones.
     pub(crate) finish: Option<&'a Write<'a, ROWS>>,
 }
 
-/// Sums of products of a strip with a batch: `[tile of the strip, plane]`.
+/// The integer accumulators of a strip with a batch, for one group: `[tile of the strip, plane]`.
 type Sums = [[Tile; PLANES]; STRIP];
 
-/// Buffers for the sums of two rounds, of which one is scaled while the other is made.
+/// Buffers for the integer accumulators of two rounds, of which one is scaled while the other is made.
 pub(crate) struct Dots([Sums; 2]);
 
 impl Default for Dots {
@@ -47,7 +48,7 @@ impl Default for Dots {
     }
 }
 
-/// Outputs whose chains go on between two instructions on tiles: what keeps both kinds of units
+/// Outputs whose accumulators are added to between two instructions on tiles: what keeps both kinds of units
 /// busy, since the processor does not look far enough ahead to find the one kind behind the
 /// other.
 const OUTPUTS: usize = TILE_ROWS * STRIP / 8;
@@ -93,7 +94,7 @@ unsafe fn load(_: &Tiles, at: Place) {
     }
 }
 
-/// Adds the product of the tiles loaded to one of the sums: two of codes with two planes each.
+/// Adds the product of the tiles loaded to one of the four accumulators: two tiles of codes times two planes.
 ///
 /// As far as the compiler is told, this touches memory: so what stands before it stays there.
 #[inline(always)]
@@ -117,8 +118,8 @@ struct Round {
 }
 
 impl<const ROWS: usize> Block<'_, ROWS> {
-    /// Continues the chains of the strips, which have a line for each output; those of the first
-    /// groups begin, and those that end are written. Prefetches `ahead` meanwhile.
+    /// Adds the products of the block to the accumulators of the strips, which have a line for each output; those of
+    /// the first groups begin, and those that end are written. Prefetches `ahead` meanwhile.
     #[target_feature(enable = "avx512f")]
     pub(crate) fn multiply(
         &self,
@@ -189,9 +190,9 @@ impl<const ROWS: usize> Block<'_, ROWS> {
         }
     }
 
-    /// Of three rounds: with `NEXT`, multiplies the group of the second, whose first tiles are
-    /// loaded, into `next` and loads those of the third; with `LAST`, continues the chains with
-    /// the products of the first, which are `last`. The two take turns.
+    /// Of three rounds: with `NEXT`, multiplies the group of the second, whose first tiles are loaded, into `next` and
+    /// loads those of the third; with `LAST`, scales the products of the first, which are `last`, and adds them to the
+    /// f32 accumulators. The two take turns.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn round<const NEXT: bool, const LAST: bool>(
@@ -218,7 +219,7 @@ impl<const ROWS: usize> Block<'_, ROWS> {
         let Place { first: v, second: w, planes: x } = self.tiles_of(after);
         let to = next.as_mut_ptr().cast::<u8>();
         let mut chain = Chain::new(self, before, last, &mut sums[before.strip]);
-        // One instruction or two on tiles, then a part of the chains: written out, as a loop
+        // One instruction or two on tiles, then a part of the accumulators: written out, as a loop
         // might stay one.
         macro_rules! turn {
             ($part:literal, $tiles:expr) => {
@@ -258,7 +259,7 @@ impl<const ROWS: usize> Block<'_, ROWS> {
     }
 }
 
-/// The accumulators of a strip with the tiles of rows, and what is added to them for one group.
+/// The f32 accumulators of a strip with the tiles of rows, and what is added to them for one group.
 struct Chain<'a, const ROWS: usize> {
     sums: &'a mut Strip<ROWS>,
     /// Whether they begin.
@@ -288,7 +289,7 @@ impl<'a, const ROWS: usize> Chain<'a, ROWS> {
         Chain { sums, begin: block.begin && round.group == 0, dots, params, x_params }
     }
 
-    /// Continues those of one of eight parts of the outputs.
+    /// Adds to those of one of eight parts of the outputs.
     #[allow(clippy::needless_range_loop, reason = "lines and tiles are indexed throughout")]
     #[target_feature(enable = "avx512f")]
     #[inline]

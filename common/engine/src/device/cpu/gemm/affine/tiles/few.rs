@@ -1,5 +1,5 @@
-//! Few rows with tile registers: both planes of eight rows are the 16 columns of one tile, and codes
-//! of bytes are multiplied as they lie in memory, which sets the pace.
+//! The integer GEMM of few rows with tile registers: both planes of eight rows are the 16 columns of one tile, and
+//! codes of bytes are multiplied in place, as they lie in memory, which sets the pace.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -21,9 +21,9 @@ use crate::device::cpu::pool::Tasks;
 
 /// Most rows: half the columns of a tile.
 pub(crate) const FEW_ROWS: usize = TILE_ROWS / 2;
-/// Outputs computed together, two lines of each at a time, which are prefetched in the same order. With one line
-/// of twice as many, or prefetched in the order that they lie in, memory stood still while products were computed: a fifth
-/// more time.
+/// Outputs computed together, a span of each at a time, which is two lines of codes of a byte, and prefetched in the
+/// same order. With one line of twice as many, or prefetched in the order that they lie in, memory stood still while
+/// products were computed: a fifth more time.
 const OUTPUTS: usize = TILE_ROWS;
 /// Pairs of outputs: a vector has the rows of two.
 const PAIRS: usize = OUTPUTS / 2;
@@ -84,7 +84,7 @@ fn pack(x: &Activations, rows: usize, tiles: &mut [MaybeUninit<Tile>]) {
     }
 }
 
-/// The product with at most [`FEW_ROWS`] rows.
+/// The tasks of a GEMM of at most [`FEW_ROWS`] rows.
 pub(crate) fn matmul<'a>(
     proof: Amx,
     call: Call<'a>,
@@ -115,7 +115,7 @@ pub(crate) fn matmul<'a>(
 /// Codes of a span of 16 outputs as bytes, where they do not lie so.
 type Copied = [Tile; STEPS];
 
-/// Sums of products of the groups of a span: a line for each output.
+/// Integer accumulators of the groups of a span, from tile registers: a line for each output.
 type Dots = [Tile; MOST_GROUPS];
 
 impl Task<'_> {
@@ -134,8 +134,8 @@ impl Task<'_> {
             let outputs = first..(first + OUTPUTS).min(self.outputs.end);
             let codes = &self.weight.codes[first * row_bytes..];
             let mut y = [_mm512_setzero_ps(); PAIRS];
-            // The products of a span are on their way while the chains take those before, a part of one after a
-            // part of the other: a processor looks only so far ahead.
+            // The products of a span are on their way while the accumulators `y` take those before, a part of one after
+            // a part of the other: a processor looks only so far ahead.
             for span in 0..=spans {
                 if span < spans && span % filled == 0 {
                     let held = span * GROUPS..(span * GROUPS + PARAM_GROUPS).min(groups);
@@ -207,7 +207,7 @@ impl Task<'_> {
     }
 
     /// Widens scales and biases of `groups`, at most [`PARAM_GROUPS`], of the 16 outputs from `first` on; those
-    /// past the end are of no meaning. Asks memory for those of the outputs behind.
+    /// past the end are of no meaning. Prefetches those of the outputs behind.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
     fn fill_rows(&self, first: usize, groups: &Range<usize>, params: &mut RowParams) {
         let mut copies = MaybeUninit::uninit();
@@ -260,7 +260,7 @@ impl Task<'_> {
         }
     }
 
-    /// Writes finished chains.
+    /// Writes finished accumulators, with the layer's bias.
     fn finish(&self, outputs: &Range<usize>, y: &[__m512; PAIRS]) {
         for (at, output) in outputs.clone().enumerate() {
             // SAFETY: a vector is as many floats.
@@ -312,7 +312,7 @@ struct Codes {
     step: usize,
 }
 
-/// The half bytes of a span of 16 outputs as bytes, in the order that activations beside them have.
+/// Unpacks the half bytes of a span of 16 outputs to bytes, in the order that activations beside them have.
 ///
 /// # Safety
 /// They can be read at `from` and after it, `stride` bytes apart.
@@ -337,7 +337,7 @@ unsafe fn widen_span(from: *const u8, stride: usize, copied: &mut Copied) {
 }
 
 /// Multiplies part `PART` of a span of so many `GROUPS` with what goes with it of the activations, whose tiles are
-/// at `x`: a step, or the half of one that is a group. The sums of group `g` are in tile register `g`.
+/// at `x`: a step, or the half of one that is a group. The accumulators of group `g` are tile register `g`.
 ///
 /// # Safety
 /// The codes and the tiles are there.
@@ -376,7 +376,7 @@ unsafe fn multiply<const GROUPS: usize, const PART: usize>(_: &Tiles, codes: &Co
     }
 }
 
-/// Stores the sums of group `GROUP`.
+/// Stores the accumulators of group `GROUP`.
 #[inline(always)]
 fn store<const GROUP: usize>(_: &Tiles, dots: &mut Dots) {
     let to = dots[GROUP].as_mut_ptr();
@@ -391,8 +391,8 @@ fn store<const GROUP: usize>(_: &Tiles, dots: &mut Dots) {
     }
 }
 
-/// Asks memory for `LINES` lines, one or two, of each of four outputs, the first at `from`, and the first-level cache
-/// for as many at `near`. Written out, with addresses that the instructions compute themselves.
+/// Prefetches from memory `LINES` lines, one or two, of each of four outputs, the first at `from`, and into the
+/// first-level cache as many at `near`. Written out, with addresses that the instructions compute themselves.
 #[inline(always)]
 fn ask<const LINES: usize>(from: *const u8, near: *const u8, stride: usize) {
     const { assert!(CACHE_LINE == 64 && LINES <= 2, "as written out") };
@@ -421,7 +421,7 @@ fn ask<const LINES: usize>(from: *const u8, near: *const u8, stride: usize) {
     }
 }
 
-/// What continues the chains of 16 outputs by a span.
+/// The products of a span, and what scales them on their way to the f32 accumulators of 16 outputs.
 struct Link<'a> {
     /// The parameters of some groups, and which of them is the first of the span.
     params: &'a RowParams,
@@ -432,7 +432,7 @@ struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// Takes the groups of the span, `GROUPS` at most, for the pairs of outputs `FROM..TO`.
+    /// Adds the groups of the span, `GROUPS` at most, to the accumulators of the pairs of outputs `FROM..TO`.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn extend<const GROUPS: usize, const FROM: usize, const TO: usize>(
@@ -454,7 +454,7 @@ impl Link<'_> {
         pairs!(3; 0 1 2 3 4 5 6 7);
     }
 
-    /// Takes a group for one pair of outputs.
+    /// Adds a group to the accumulators of one pair of outputs.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn pair<const GROUP: usize, const PAIR: usize>(&self, y: &mut __m512) {

@@ -1,4 +1,5 @@
-//! Many rows: codes of some groups of some outputs are copied, widened to bytes, into tiles, and all rows pass over them.
+//! The integer GEMM of many rows with tile registers: codes of some groups of some outputs are packed, widened to
+//! bytes, into tiles, and all rows pass over them.
 
 #![allow(clippy::needless_range_loop, reason = "vectors are indexed by output throughout")]
 
@@ -26,17 +27,17 @@ use crate::device::cpu::pool::{Tasks, for_each_mut};
 const TILES: usize = 4 * STRIP;
 /// Most outputs of a task.
 const OUTPUTS: usize = TILES * TILE_ROWS;
-/// Tiles of rows that pass over the weights of a task at a time: their sums are 256 KiB.
+/// Tiles of rows that pass over the weights of a task at a time: their accumulators are 256 KiB.
 const PASS: usize = 32;
 /// Most codes of each output in a block: [`PARAM_GROUPS`] of the widest groups.
 const BLOCK: usize = PARAM_GROUPS * MAX_GROUP;
 
-/// What a thread works on.
+/// A thread's buffers.
 #[derive(Default)]
 struct Scratch {
-    /// The codes of a block: `[tile of outputs, step, line]`.
+    /// The packed codes of a block: `[tile of outputs, step, line]`.
     codes: Vec<Line>,
-    /// Sums: `[batch of tiles of rows, tile of outputs, tile of the batch, line]`.
+    /// Accumulators in f32: `[batch of tiles of rows, tile of outputs, tile of the batch, line]`.
     sums: Vec<Line>,
 }
 
@@ -64,7 +65,7 @@ struct Weights<'a> {
     params: &'a [[Params<1>; STRIP]],
 }
 
-/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
+/// The tasks of the GEMM in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
 pub(super) fn matmul<'a>(
     proof: Amx,
     call: Call<'a>,
@@ -91,8 +92,8 @@ pub(super) fn matmul<'a>(
 
 /// Activations as tiles. Rows and inputs past the end are zero.
 pub(super) struct Packed {
-    /// `[batch, step, plane, line]`, where a line has four codes of 16 rows. The planes of a batch are both of a tile of
-    /// rows, or the lower ones of two.
+    /// `[batch, step, plane, line]`, where a line has four codes of 16 rows. The planes of a batch are both of a tile
+    /// of rows, or the lower ones of two.
     planes: Vec<Tile>,
     /// `[tile of rows, group]`: the scales of 16 rows, and the sums.
     params: Vec<[Line; 2]>,
@@ -135,8 +136,8 @@ impl Packed {
         packed
     }
 
-    /// The planes of a batch of `ROWS` tiles of rows and the parameters of each of these, for some groups of so many codes.
-    /// A tile past the last row has those of the one before.
+    /// The planes of a batch of `ROWS` tiles of rows and the parameters of each of these, for some groups of so many
+    /// codes. A tile past the last row has those of the one before.
     #[inline(always)]
     fn part<const ROWS: usize>(
         &self,
@@ -225,7 +226,7 @@ impl Task<'_> {
         }
     }
 
-    /// Copies the codes of some groups as bytes, `[tile, step, line]`; outputs past the end are zero.
+    /// Packs the codes of some groups as bytes, `[tile, step, line]`; outputs past the end are zero.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     fn fill_tiles<'a>(
         &self,
@@ -256,7 +257,7 @@ impl Task<'_> {
         all
     }
 
-    /// Continues the chains of some batches of `ROWS` tiles of rows with the groups of a block.
+    /// Adds the products of the groups of a block to the accumulators of some batches of `ROWS` tiles of rows.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
     fn pass_tiles<const ROWS: usize>(
         &self,

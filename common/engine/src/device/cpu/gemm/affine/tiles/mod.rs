@@ -1,11 +1,11 @@
-//! Whole-number products with tile registers (AMX), which multiply 16 outputs with 16 rows at a
+//! Integer GEMM and GEMV with tile registers (AMX), which multiply 16 outputs with 16 rows at a
 //! time.
 //!
-//! Up to three rows (`vnni`) take weights as they lie, by instructions that multiply bytes; a few more (`few`) do so with
-//! tiles, where codes are bytes. With many (`many`), the codes of some
-//! groups of some outputs are copied, widened to bytes, into tiles; all rows pass over them. A group
-//! takes a product with each plane of the activations, whose sums are joined and scaled while the next
-//! group is multiplied; of activations of 8 bits, which have one plane, two tiles of rows take the places of both.
+//! The GEMV, and up to three rows (`vnni`), take weights in place, by instructions that multiply bytes; a few more
+//! (`few`) do so with tiles, where codes are bytes. With many (`many`), the codes of some groups of some outputs are
+//! packed, widened to bytes, into tiles; all rows pass over them. A group takes a product with each plane of the
+//! activations, whose accumulators are joined and scaled while the next group is multiplied; of activations of 8 bits,
+//! which have one plane, two tiles of rows take the places of both.
 
 pub(crate) mod block;
 pub(crate) mod few;
@@ -24,7 +24,7 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Amx;
 use crate::device::cpu::pool::Tasks;
 
-/// The product of whole numbers, by tile registers where there are rows enough.
+/// The integer GEMM and GEMV, by tile registers where there are rows enough.
 #[derive(Clone, Copy)]
 pub(crate) struct ByteTiles;
 

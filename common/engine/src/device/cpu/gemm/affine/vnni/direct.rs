@@ -1,6 +1,6 @@
-//! Few rows: weights are multiplied as they lie in memory, which sets the pace.
+//! The GEMV, and the GEMM of few rows: weights are multiplied in place, as they lie in memory, which sets the pace.
 //!
-//! A vector of codes belongs to one output, so its products have to be summed across lanes. That is
+//! A vector of codes belongs to one output, so its accumulator has to be summed across lanes. That is
 //! done for 16 outputs at a time, by transposing and adding, and gives vectors of 16 outputs.
 
 use std::arch::asm;
@@ -25,10 +25,10 @@ const SPAN: usize = MAX_GROUP;
 /// and four are alike. Took 8 % off the time of one row beside 4-bit codes.
 const NEAR: usize = 2 * CHUNK;
 
-/// Rows beside which transposing sums costs less than transposing weights.
+/// Rows beside which transposing accumulators costs less than transposing weights.
 pub(crate) const FEW_ROWS: usize = 3;
 
-/// The product with at most [`FEW_ROWS`] rows.
+/// The tasks of a GEMV, or of a GEMM of at most [`FEW_ROWS`] rows.
 pub(crate) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
@@ -97,7 +97,8 @@ impl Ahead {
 }
 
 impl Task<'_> {
-    /// All of the task; `BITS` are those of the weight, `CHUNKS` what a span has of them, `PLANES` the bytes of an activation.
+    /// All of the task; `BITS` are those of the weight, `CHUNKS` what a span has of them, `PLANES` the bytes of an
+    /// activation.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
     fn direct<const BITS: usize, const CHUNKS: usize, const PLANES: usize>(&self) {
         let mut params = Params::<1>::ZERO;
@@ -136,8 +137,8 @@ impl Task<'_> {
         }
     }
 
-    /// Asks for scales and biases beside some of the groups of the 16 outputs from `first` on: memory for
-    /// those that 32 outputs behind need, and the cache for those that 16 outputs behind need. A line at a
+    /// Prefetches scales and biases beside some of the groups of the 16 outputs from `first` on: from memory
+    /// those that 32 outputs behind need, and into the first-level cache those that 16 outputs behind need. A line at a
     /// time, in their order, which took 2 % off the time of a row: they are few bytes, but each
     /// wait for them is one for codes, too.
     #[inline(always)]
@@ -154,7 +155,7 @@ impl Task<'_> {
         }
     }
 
-    /// Continues the chains `y` of 16 outputs.
+    /// The micro-kernel: adds the products of a span to the accumulators `y` of 16 outputs, a vector for each row.
     ///
     /// # Safety
     /// The codes of the span are where it says.
@@ -213,8 +214,8 @@ impl Task<'_> {
     }
 }
 
-/// Requests beside one output of four: memory for the part `$in_order` bytes from `ahead` on, or at `$own`, and
-/// the cache for what follows `$near` by [`NEAR`]. Written out, with addresses that the instructions compute
+/// Prefetches beside one output of four: from memory the part `$in_order` bytes from `ahead` on, or at `$own`, and into
+/// the first-level cache what follows `$near` by [`NEAR`]. Written out, with addresses that the instructions compute
 /// themselves: compilers compute each before, which takes the places of products. A tenth of the time beside 4-bit
 /// codes, a twentieth beside 8-bit ones.
 macro_rules! ask {
@@ -235,10 +236,10 @@ macro_rules! ask {
     };
 }
 
-/// Products of [`CHUNK`] bytes of codes of each of 16 outputs with the codes of activations, whose
-/// upper and lower bytes are `x`, summed over each quarter of the bytes: a vector of outputs per
-/// quarter. With `ASK`, prefetches as many bytes from `ahead` on meanwhile, see [`Ahead`], and the cache for
-/// those [`NEAR`] bytes behind the ones it multiplies.
+/// Integer dot products of each quarter of [`CHUNK`] bytes of codes of each of 16 outputs with the codes of
+/// activations, whose upper and lower bytes are `high` and `low`: a vector of outputs per quarter. With `ASK`,
+/// prefetches as many bytes from `ahead` on meanwhile, see [`Ahead`], and into the first-level cache those [`NEAR`]
+/// bytes behind the ones that it multiplies.
 ///
 /// # Safety
 /// The codes lie at `from` and after it, `stride` bytes apart.
@@ -296,8 +297,8 @@ unsafe fn chunk_sums<
     ]
 }
 
-/// Products of [`CHUNK`] bytes of codes of one output with the [`operands`] of both planes, or of the lower one alone: a sum
-/// for every four bytes.
+/// Products of [`CHUNK`] bytes of codes of one output with the [`operands`] of both planes, or of the lower one alone:
+/// a sum for every four bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline]
 fn output_sums<const BITS: usize, const PLANES: usize>(

@@ -1,4 +1,4 @@
-//! What the kernels share that compute with whole numbers and AVX-512: a task, and its scales and biases.
+//! What the integer GEMM and GEMV kernels of AVX-512 share: a task, and its scales and biases.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -30,7 +30,7 @@ pub(crate) fn own_ahead(at: usize, row_bytes: usize) -> usize {
     }
 }
 
-/// Some rows, some outputs.
+/// One task of a product: some rows, some outputs.
 pub(crate) struct Task<'a> {
     pub(crate) weight: AffineMatrix<'a>,
     pub(crate) bias: Option<&'a [f32]>,
@@ -145,8 +145,8 @@ impl<const V: usize> Params<V> {
         [&self.scales[group], &self.biases[group]]
     }
 
-    /// Adds group `group` of those here to `y`, the accumulator of vector `vector`, with the scale of the
-    /// activations and that scale times the sum of their codes.
+    /// Adds the integer dot products `dot` of group `group` of those here, scaled, to `y`, the accumulator of vector
+    /// `vector`; beside them are the scale of the activations and that scale times the sum of their codes.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub(crate) fn chain(

@@ -55,7 +55,7 @@ impl Activations {
         Activations { tiles, rows, steps, precision }
     }
 
-    /// The tiles of one pair in some steps.
+    /// The tiles of one pair of row tiles in some steps.
     pub(super) fn pair(&self, pair: usize, steps: &Range<usize>) -> &[Tile] {
         let step_tiles = 2 * self.precision.planes();
         let tiles = &self.tiles[pair * self.steps * step_tiles..];

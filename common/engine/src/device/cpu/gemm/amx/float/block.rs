@@ -1,4 +1,4 @@
-//! The products of tiles.
+//! The micro-kernel of the GEMM of prefill: products of tiles, with four tiles of accumulators.
 
 use super::pack::Packer;
 use super::shape::{STRIP_LINES, Tile};
@@ -23,7 +23,8 @@ pub(super) struct Soon<'a> {
 }
 
 impl Block<'_> {
-    /// Sets `sums`, four tiles, or continues them, with activations of `PLANES` planes, one or two.
+    /// Sets the accumulators `sums`, four tiles, or if it is to `go_on` adds to them, with activations of `PLANES`
+    /// planes, one or two.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     pub(super) fn multiply<const PLANES: usize>(
         &self,

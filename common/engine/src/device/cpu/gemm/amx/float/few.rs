@@ -1,8 +1,8 @@
-//! Generated rows: weights in bf16 are multiplied as they lie in memory, which sets the pace, with up
-//! to eight rows at a time: their planes are the columns of one tile.
+//! The GEMV, and the GEMM of few rows, of decode: weights in bf16 are multiplied in place, as they lie in memory, which
+//! sets the pace, with up to eight rows at a time: their planes are the columns of one tile.
 //!
 //! Every element of the result is two chains over the inputs, 32 at a time: one of `w · high`, one of
-//! `w · low`, each as `tdpbf16ps` adds 16 pairs in order, from a sum of zero; then `high + low`, then
+//! `w · low`, each as `tdpbf16ps` adds 16 pairs in order, from an accumulator of zero; then `high + low`, then
 //! `+ bias`. Nothing else enters it: neither other rows nor tiles or threads.
 
 use std::arch::asm;
@@ -93,10 +93,11 @@ fn split(x: &[f32], inputs: usize, pass: &mut Pass) {
     }
 }
 
-/// The product of generated rows with numbers in bf16; an activation is the sum of two bf16.
+/// The GEMV and GEMM of rows of decode with weights in bf16; an activation is the sum of two bf16.
 pub(crate) struct NarrowTiles;
 
-// SAFETY: the passes are all rows, a task writes each pass's rows of its outputs, and the tasks' ranges are all outputs.
+// SAFETY: the passes are all rows, a task writes each pass's rows of its outputs, and the tasks' ranges are all
+// outputs.
 unsafe impl Gemm for NarrowTiles {
     fn form(&self, _: Encoding) -> Form {
         Form::NarrowBf16Tiles
@@ -144,7 +145,7 @@ unsafe impl Gemm for NarrowTiles {
     }
 }
 
-/// All rows, some outputs.
+/// One task of the product: all rows, some outputs.
 struct Task<'a> {
     weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
@@ -183,7 +184,7 @@ impl Task<'_> {
         }
     }
 
-    /// Writes the finished sums of some outputs.
+    /// Writes the finished accumulators of some outputs, those of both planes added up, with the bias.
     fn finish(&self, pass: &Pass, outputs: &Range<usize>, sums: &[Tile; 2]) {
         for (sums, output) in sums.as_flattened().iter().zip(outputs.clone()) {
             let bias = self.bias.map_or(0.0, |bias| bias[output]);
@@ -196,7 +197,7 @@ impl Task<'_> {
     }
 }
 
-/// Continues the sums of a strip by a step.
+/// The micro-kernel: adds the products of a step to the accumulators of a strip.
 ///
 /// # Safety
 /// `x` is a tile of activations, 16 rows of `x_row_bytes` bytes, as the tile registers have them.

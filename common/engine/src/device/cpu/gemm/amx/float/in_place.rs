@@ -1,4 +1,4 @@
-//! Weights in bf16 multiplied as they lie in memory, which sets the pace, 32 outputs at a time.
+//! Weights in bf16 multiplied in place, as they lie in memory, which sets the pace, 32 outputs at a time.
 
 use std::arch::asm;
 use std::ops::Range;

@@ -1,10 +1,11 @@
-//! Weights in bf16: in `prompt` beside rows of prompts (few of them: `pair`), in `few` beside generated ones. An activation is
-//! `high = bf16(x)`, or the sum of that and of `low = bf16(x - high)`, each rounded to nearest, ties to
-//! even: one plane or two, as `Precision` says; two for generated rows.
+//! GEMM and GEMV with weights in bf16, or packed ones rounded to that: in `prompt` the GEMM of rows of prefill (of few
+//! with weights in place: `pair`), in `few` the GEMV, and the GEMM of few rows, of decode. An activation is
+//! `high = bf16(x)`, or the sum of that and of `low = bf16(x - high)`, each rounded to nearest, ties to even: one plane
+//! or two, as `Precision` says; two for rows of decode.
 //!
 //! Every element of a prompt's product is one chain over the inputs, 32 at a time: `sum += w · high` of
 //! these 32, then `sum += w · low` if there is one, each as `tdpbf16ps` adds 16 pairs in order, from
-//! a sum of zero; then `+ bias`. Nothing else enters it: neither other rows nor tiles, blocks or
+//! an accumulator of zero; then `+ bias`. Nothing else enters it: neither other rows nor tiles, blocks or
 //! threads.
 
 mod activations;

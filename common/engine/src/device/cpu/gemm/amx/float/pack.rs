@@ -1,4 +1,4 @@
-//! Weights on their way from memory to tiles next to each other.
+//! Packing: weights on their way from memory to tiles next to each other.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ impl Unit {
     }
 }
 
-/// Copies the weights of a unit to `[strip, step, tile of the strip, line]`, with zeros for outputs
+/// Packs the weights of a unit to `[strip, step, tile of the strip, line]`, with zeros for outputs
 /// and inputs past the end, while another is multiplied: lines that are prefetched as they lie in
 /// memory and wait for long would push each other out of the second-level cache, where those that a
 /// power of two is between share places.

@@ -1,4 +1,4 @@
-//! Few rows of a prompt: they pass over weights in bf16 as they lie in memory. Sums
+//! The GEMM of few rows of prefill: they pass over weights in bf16 in place, as they lie in memory. Accumulators
 //! are those that `block` makes.
 
 use std::arch::asm;
@@ -11,7 +11,7 @@ use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles, tile, zero};
 
 impl Task<'_> {
-    /// One strip of outputs after the other, beside which all rows pass.
+    /// All of the task: one strip of outputs after the other, beside which all rows pass.
     #[target_feature(enable = "avx512f")]
     pub(super) fn run_in_place(&self, tiles: &Tiles, weight: Matrix<'_>) {
         assert_eq!(tiles.row_bytes(), (LINE, LINE), "whole tiles");
@@ -28,7 +28,7 @@ impl Task<'_> {
         }
     }
 
-    /// The sums of a strip and a pair.
+    /// The accumulators of a strip and a pair of row tiles, over all inputs.
     #[inline(always)]
     fn multiply_in_place(&self, tiles: &Tiles, strip: InPlace<'_>, pair: usize) -> [Tile; 4] {
         let planes = self.x.precision.planes();
@@ -55,7 +55,7 @@ impl Task<'_> {
 }
 
 /// Adds the products of both halves of a strip with the tile that lies so many bytes behind the beginning of a
-/// plane: it goes to register `$x`, the sums are in `$first` and `$second`.
+/// plane: it goes to register `$x`, the accumulators are `$first` and `$second`.
 macro_rules! products {
     ($plane:ident, $at:literal, $x:tt, $first:tt, $second:tt) => {
         asm!(
@@ -69,8 +69,8 @@ macro_rules! products {
     };
 }
 
-/// Continues the sums of a strip by a step, `x` being the planes of that step; those of the second tile
-/// of the pair only if `both`.
+/// The micro-kernel: adds the products of a step to the accumulators of a strip, `x` being the planes of that step;
+/// those of the second tile of the pair only if `both`.
 #[inline(always)]
 fn multiply(_: &Tiles, x: &[[Tile; 2]], both: bool, step: Step, mut prefetches: Prefetches) {
     let (first, stride) = step.half(false);

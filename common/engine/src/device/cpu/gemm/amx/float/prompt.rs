@@ -1,5 +1,5 @@
-//! Rows of a prompt: weights of some outputs are copied next to each other and all rows pass over them, unless rows are
-//! few (`pair`).
+//! The GEMM of rows of prefill: weights of some outputs are packed next to each other and all rows pass over them,
+//! unless rows are few (`pair`).
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles};
 use crate::device::cpu::pool::{Tasks, current_threads};
 use crate::options::Precision;
 
-/// Steps of a block, whose sums stay in registers: their way to memory and back costs as much as
+/// Steps of a block, whose accumulators stay in registers: their way to memory and back costs as much as
 /// four. More, and two planes of a pair of row tiles leave the first-level cache between two strips.
 const BLOCK_STEPS: usize = 8;
 /// Tasks per thread, so that a thread that is held up leaves some of its share to others. The first
@@ -28,18 +28,18 @@ const BLOCK_STEPS: usize = 8;
 const TASKS_PER_THREAD: usize = 2;
 /// Most outputs of a unit, whose weights of one block are then 128 KiB.
 const OUTPUTS: usize = 8 * STRIP;
-/// Rows that pass over the weights of a unit at a time: their sums are 512 KiB.
+/// Rows that pass over the weights of a unit at a time: their accumulators are 512 KiB.
 const PASS: usize = 16 * PAIR;
 /// Most rows that pass over weights in bf16 as they lie in memory: one pair does so at memory's pace, two
-/// take as long as copying would, or less. More are faster with weights copied next to each other.
+/// take as long as packing would, or less. More are faster with weights packed next to each other.
 const IN_PLACE_ROWS: usize = 2 * PAIR;
 
 /// The memory that a thread works on.
 #[derive(Default)]
 struct Buffers {
-    /// The weights of a unit and of the next one: `[strip, step, tile of the strip, line]`.
+    /// The packed weights of a unit and of the next one: `[strip, step, tile of the strip, line]`.
     weights: [Vec<Line>; 2],
-    /// Sums: `[pair, strip, tile of the strip, tile of the pair, line]`.
+    /// Accumulators: `[pair, strip, tile of the strip, tile of the pair, line]`.
     sums: Vec<Line>,
 }
 
@@ -47,7 +47,7 @@ thread_local! {
     static BUFFERS: RefCell<Buffers> = RefCell::default();
 }
 
-/// The product of rows of a prompt, rounded to this precision, with numbers in bf16 or with packed matrices rounded to
+/// The GEMM of rows of prefill, rounded to this precision, with weights in bf16 or with packed matrices rounded to
 /// that.
 pub(crate) struct PromptTiles {
     pub(crate) precision: Precision,
@@ -130,7 +130,7 @@ impl Task<'_> {
         }
     }
 
-    /// All units, those of a sum one after the other.
+    /// All units, those of the same accumulators one after the other.
     fn units(&self) -> impl Iterator<Item = Unit> {
         let (steps, pairs) = (self.x.steps, self.x.rows.div_ceil(PAIR));
         let cut = |range: Range<usize>, by: usize| {
@@ -149,7 +149,7 @@ impl Task<'_> {
         })
     }
 
-    /// Continues the sums of a unit.
+    /// Adds the products of a unit to its accumulators, and writes those that end with it.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     fn multiply_unit(
         &self,

@@ -1,4 +1,4 @@
-//! A task of a product with rows of a prompt, and the end of its sums.
+//! A task of a GEMM of rows of prefill, and the end of its accumulators.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::device::cpu::gemm::weight::Weight;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::TILE_ROWS;
 
-/// All rows, some outputs.
+/// One task of the product: all rows, some outputs.
 pub(super) struct Task<'a> {
     pub(super) weight: Weight<'a>,
     pub(super) bias: Option<&'a [f32]>,
@@ -20,7 +20,7 @@ pub(super) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Writes the sums of the strip that begins at output `first` and of a pair of row tiles.
+    /// Writes the accumulators of the strip that begins at output `first` and of a pair of row tiles.
     #[target_feature(enable = "avx512f")]
     pub(super) fn finish(&self, first: usize, pair: usize, sums: &[Line]) {
         let finish = Finish { bias: self.bias, target: self.target };

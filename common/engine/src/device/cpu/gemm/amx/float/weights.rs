@@ -1,4 +1,4 @@
-//! Where weights come from: stored in bf16, or packed and rounded to bf16 on their way.
+//! Where weights come from: stored in bf16, or as codes, dequantized and rounded to bf16 on their way.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -148,7 +148,7 @@ impl Affine<'_> {
     }
 }
 
-/// The weights of codes of a byte each.
+/// Dequantizes codes of a byte each, to pairs of bf16.
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
 fn eights(codes: &[u8; STEP], scale: __m512, bias: __m512) -> __m512i {
@@ -160,7 +160,7 @@ fn eights(codes: &[u8; STEP], scale: __m512, bias: __m512) -> __m512i {
     round_pairs(half(0), half(STEP / 2))
 }
 
-/// The weights of all codes of four bits, twice.
+/// Dequantizes all codes of four bits: a table of their weights in bf16, twice.
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
 fn sixteen(scale: __m512, bias: __m512) -> __m512i {
@@ -169,7 +169,7 @@ fn sixteen(scale: __m512, bias: __m512) -> __m512i {
     round_pairs(weights, weights)
 }
 
-/// The weights of two codes in a byte each, of those in `table`.
+/// Dequantizes codes of four bits, two in a byte, by `table`.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn fours(codes: &[u8; STEP / 2], table: __m512i) -> __m512i {

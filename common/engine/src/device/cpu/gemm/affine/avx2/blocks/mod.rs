@@ -1,7 +1,8 @@
-//! Matrices of GGUF's blocks: how each type's codes, scales and biases come into registers as it lies in the file.
+//! Matrices of GGUF's blocks: how each type's codes, scales and biases are unpacked into registers as it lies in the
+//! file.
 //!
-//! The codes, scales and biases are those that the checkpoint's codec unpacks to, to the bit. What a type is to a kernel is
-//! in `block.rs`; the types are in `small.rs` and `large.rs`, by what `bits.rs` has for several of them.
+//! The codes, scales and biases are those that the checkpoint's codec unpacks to, to the bit. What a type is to a
+//! kernel is in `block.rs`; the types are in `small.rs` and `large.rs`, by what `bits.rs` has for several of them.
 
 mod bits;
 mod block;
