@@ -40,6 +40,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "qwen3-next",
     "granite-hybrid",
     "nemotron-h",
+    "nemotron-h-latent",
     "kimi-linear",
     "falcon-h1",
     "laguna",
@@ -93,6 +94,7 @@ const ROUTED: &[&str] = &[
     "qwen3-next-mlx4",
     "granite-hybrid",
     "nemotron-h",
+    "nemotron-h-latent",
     "kimi-linear",
     "laguna",
     "gpt-oss",
@@ -115,6 +117,7 @@ const RECURRENT: &[&str] = &[
     "qwen3-next-mlx4",
     "granite-hybrid",
     "nemotron-h",
+    "nemotron-h-latent",
     "kimi-linear",
 ];
 

@@ -169,9 +169,8 @@ impl StepMemory {
             Op::ShortConvolution(it) => vec![it.hidden_size],
             Op::Delta(it) => delta_inputs(it),
             Op::Mamba(it) => vec![it.hidden_size, it.inner_dim()],
-            Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
-                vec![it.hidden_size, it.inner_size]
-            }
+            Op::Mlp(it) => vec![it.hidden_size, it.inner_size],
+            Op::Experts(it) => vec![it.hidden_size(), it.expert.hidden_size, it.expert.inner_size],
             Op::WithGiven(it) => vec![it.hidden_size, it.width],
             Op::LowRank(it) => vec![it.hidden_size, it.rank],
             Op::Sum(_) | Op::Normed(_) => Vec::new(),
@@ -247,7 +246,8 @@ impl StepMemory {
                     let picked = (rows.saturating_mul(it.chosen) as u64).saturating_mul(
                         if it.router.scores.are_of_chosen() { PICKED_BYTES } else { 0 },
                     );
-                    let parts = [scores, shares, experts, ends, expert, picked];
+                    let parts =
+                        [scores, shares, experts, ends, expert, picked, latents(it, rows, product)];
                     network = network.max(total(parts));
                 }
                 Op::Sum(_) | Op::Normed(_) => {} // Their parts are counted.
@@ -317,6 +317,18 @@ fn mamba_floats(it: &MambaSpec) -> usize {
     let inner = it.inner_dim();
     let convolved = inner + 2 * it.groups_dim();
     2 * inner + 6 * convolved + 3 * it.heads + 6 * inner
+}
+
+/// Experts' rows before and after them, what becomes of their sums, and what is made of the inputs of both projections, where
+/// they are narrower than hidden states.
+fn latents(it: &ExpertsSpec, rows: usize, product: impl Fn(usize) -> u64) -> u64 {
+    let (inside, outside) = (it.expert.hidden_size, it.hidden_size());
+    match it.latent {
+        None => 0,
+        Some(_) => {
+            total([floats(rows, 2 * inside + 2 * outside), product(inside), product(outside)])
+        }
+    }
 }
 
 /// Bytes of the weights of a convolution, tap by tap.

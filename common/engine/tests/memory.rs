@@ -52,7 +52,7 @@ const BESIDE: u64 = 20;
 const MOST: f64 = 4.0;
 
 /// One of each kind of operation.
-const GOLDEN: [&str; 16] = [
+const GOLDEN: [&str; 17] = [
     "llama",
     "gemma3",
     "qwen2-mlx4",
@@ -63,6 +63,7 @@ const GOLDEN: [&str; 16] = [
     "qwen3_5",
     "qwen3-next",
     "nemotron-h",
+    "nemotron-h-latent",
     "kimi-linear",
     "falcon-h1",
     "gpt-oss",

@@ -108,6 +108,7 @@ answers_as_the_reference_does! {
     qwen3_next_mlx4: "qwen3-next-mlx4",
     granite_hybrid: "granite-hybrid",
     nemotron_h: "nemotron-h",
+    nemotron_h_whose_experts_see_less: "nemotron-h-latent",
     kimi_linear: "kimi-linear",
     falcon_h1: "falcon-h1",
     laguna: "laguna",

@@ -102,7 +102,7 @@ impl ModelSpec {
                     Op::ShortConvolution(it) => self.short_convolution(it)?,
                     Op::Delta(it) => self.delta(it)?,
                     Op::Mamba(it) => self.mamba(it)?,
-                    Op::Mlp(it) => self.mlp(it)?,
+                    Op::Mlp(it) => mlp(it, self.hidden_size)?,
                     Op::Experts(it) => self.experts(it)?,
                     Op::WithGiven(it) => self.with_given(it)?,
                     Op::LowRank(it) => self.low_rank(it)?,
@@ -223,42 +223,18 @@ impl ModelSpec {
         }
     }
 
-    fn mlp(&self, it: &MlpSpec) -> Result<(), Fault> {
-        width("hidden_size of a network", it.hidden_size, self.hidden_size)?;
-        size("inner_size", it.inner_size, 1, limit::INNER)?;
-        match &it.gate_up {
-            GateUp::Gated(modules) => joined("module of gate or up", modules)?,
-            GateUp::Plain(module) => name("module of up", module)?,
-        }
-        factor("multiplier of a gate", it.gate_multiplier.unwrap_or(1.0).into())?;
-        factor("bound of gates", it.gate_cutoff.unwrap_or(0.0).into())?;
-        if it.gate_cutoff.is_some() && !matches!(it.gate_up, GateUp::Gated(_)) {
-            return Err(Fault::NoGate);
-        }
-        let has_numbers = it.activation == Activation::Xielu;
-        if it.activation_numbers.is_some() != has_numbers
-            || (has_numbers && matches!(it.gate_up, GateUp::Gated(_)))
-        {
-            return Err(Fault::ActivationNumbers);
-        }
-        if let Some(numbers) = &it.activation_numbers {
-            name("numbers of an activation", numbers)?;
-        }
-        if let Some(ClampedGate { alpha, limit }) = it.clamped {
-            if it.activation != Activation::Silu || matches!(it.gate_up, GateUp::Plain(_)) {
-                return Err(Fault::ClampedGate);
-            }
-            number("alpha of a clamped gate", alpha.into(), LEAST, limit::FACTOR)?;
-            number("limit of a clamped gate", limit.into(), LEAST, limit::FACTOR)?;
-        }
-        if let Some(gate) = &it.output_gate {
-            name("module of an output's gate", gate)?;
-        }
-        name("module of down", &it.down)
-    }
-
     fn experts(&self, it: &ExpertsSpec) -> Result<(), Fault> {
-        self.mlp(&it.expert)?;
+        let inside = match &it.latent {
+            None => self.hidden_size,
+            Some(latent) => {
+                width("hidden_size of experts", latent.hidden_size, self.hidden_size)?;
+                name("projection to experts", &latent.input)?;
+                name("projection from experts", &latent.output)?;
+                size("width of experts", it.expert.hidden_size, 1, self.hidden_size)?;
+                it.expert.hidden_size
+            }
+        };
+        mlp(&it.expert, inside)?;
         if it.expert.activation_numbers.is_some() {
             return Err(Fault::ActivationNumbers);
         }
@@ -301,6 +277,40 @@ impl ModelSpec {
         number("least sum of weights", least, 0.0, limit::FACTOR)?;
         factor("multiplier of weights", router.multiplier.into())
     }
+}
+
+fn mlp(it: &MlpSpec, hidden_size: usize) -> Result<(), Fault> {
+    width("hidden_size of a network", it.hidden_size, hidden_size)?;
+    size("inner_size", it.inner_size, 1, limit::INNER)?;
+    match &it.gate_up {
+        GateUp::Gated(modules) => joined("module of gate or up", modules)?,
+        GateUp::Plain(module) => name("module of up", module)?,
+    }
+    factor("multiplier of a gate", it.gate_multiplier.unwrap_or(1.0).into())?;
+    factor("bound of gates", it.gate_cutoff.unwrap_or(0.0).into())?;
+    if it.gate_cutoff.is_some() && !matches!(it.gate_up, GateUp::Gated(_)) {
+        return Err(Fault::NoGate);
+    }
+    let has_numbers = it.activation == Activation::Xielu;
+    if it.activation_numbers.is_some() != has_numbers
+        || (has_numbers && matches!(it.gate_up, GateUp::Gated(_)))
+    {
+        return Err(Fault::ActivationNumbers);
+    }
+    if let Some(numbers) = &it.activation_numbers {
+        name("numbers of an activation", numbers)?;
+    }
+    if let Some(ClampedGate { alpha, limit }) = it.clamped {
+        if it.activation != Activation::Silu || matches!(it.gate_up, GateUp::Plain(_)) {
+            return Err(Fault::ClampedGate);
+        }
+        number("alpha of a clamped gate", alpha.into(), LEAST, limit::FACTOR)?;
+        number("limit of a clamped gate", limit.into(), LEAST, limit::FACTOR)?;
+    }
+    if let Some(gate) = &it.output_gate {
+        name("module of an output's gate", gate)?;
+    }
+    name("module of down", &it.down)
 }
 
 /// How many experts a layer has, in all its branches.

@@ -27,9 +27,27 @@ pub struct ExpertsSpec {
     pub prefix: Name,
     /// One expert, its modules below the expert.
     pub expert: MlpSpec,
+    /// What leads to them, and from them, where they are narrower than hidden states.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub latent: Option<ExpertsLatentSpec>,
     /// Which of them are here; `None` for all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slice: Option<ExpertRange>,
+}
+
+/// Projections around experts that compute with fewer numbers than hidden states have: a row's result is `output` of the sum
+/// of what its experts make of `input(x)`. The router sees `x` (`NemotronHMoE` in Hugging Face transformers).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpertsLatentSpec {
+    /// Width of what comes in and goes out; at least that of the experts.
+    pub hidden_size: usize,
+    /// Module of the projection to the experts' width, below the layer.
+    pub input: Name,
+    /// Module of the one back.
+    pub output: Name,
+    /// Whether both have biases.
+    pub bias: bool,
 }
 
 /// Some of a mixture's experts, as their numbers follow each other.
@@ -139,9 +157,27 @@ impl ExpertsSpec {
         self.here().end < self.count
     }
 
+    /// Width of what comes in and goes out.
+    pub fn hidden_size(&self) -> usize {
+        self.latent.as_ref().map_or(self.expert.hidden_size, |latent| latent.hidden_size)
+    }
+
     /// The router's matrix.
     pub fn router(&self) -> LinearSpec {
-        linear(&self.router.path, self.count, self.expert.hidden_size, self.router.bias)
+        linear(&self.router.path, self.count, self.hidden_size(), self.router.bias)
+    }
+
+    /// The projection to the experts' width, if they have another one.
+    pub fn input(&self) -> Option<LinearSpec> {
+        let ExpertsLatentSpec { hidden_size, input, bias, .. } = self.latent.as_ref()?;
+        Some(linear(input, self.expert.hidden_size, *hidden_size, *bias))
+    }
+
+    /// The projection of the experts' sum, if they have another width: where the last of them are.
+    pub fn output(&self) -> Option<LinearSpec> {
+        let latent = self.latent.as_ref().filter(|_| !self.is_partial())?;
+        let ExpertsLatentSpec { hidden_size, output, bias, .. } = latent;
+        Some(linear(output, *hidden_size, self.expert.hidden_size, *bias))
     }
 
     /// The expert of this number, its modules below the layer.
@@ -174,7 +210,7 @@ impl ExpertsSpec {
 
     /// The weight of the norm before the router.
     pub fn router_scale(&self) -> Option<TensorSpec> {
-        let width = self.expert.hidden_size as u64;
+        let width = self.hidden_size() as u64;
         Some(parameter(&self.router.norm.as_ref()?.scale, width))
     }
 

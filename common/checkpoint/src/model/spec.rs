@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 pub use super::attention::{AttentionSpec, OutputGate, PositionScale};
 pub use super::experts::{
-    CorrectionSpec, ExpertRange, ExpertsSpec, RouterGroups, RouterNorm, RouterScores, RouterSpec,
+    CorrectionSpec, ExpertRange, ExpertsLatentSpec, ExpertsSpec, RouterGroups, RouterNorm,
+    RouterScores, RouterSpec,
 };
 use super::given::WithGivenSpec;
 use super::kv::KvDtype;
@@ -136,7 +137,8 @@ impl Op {
             Op::Experts(experts) => {
                 let each = (experts.here())
                     .flat_map(|index| experts.expert(index).linears().collect::<Vec<_>>());
-                [experts.router()].into_iter().chain(each).collect()
+                let before = [experts.router()].into_iter().chain(experts.input());
+                before.chain(each).chain(experts.output()).collect()
             }
             Op::Sum(parts) => parts.iter().flat_map(Op::linears).collect(),
             Op::Normed(it) => it.op.linears(),

@@ -1,6 +1,8 @@
 //! A mixture of experts: many gated networks of which a router chooses some for each row.
 
-use cake_checkpoint::{Activation, ExpertsSpec, RouterGroups, RouterScores, RouterSpec};
+use cake_checkpoint::{
+    Activation, ExpertsSpec, LinearSpec, RouterGroups, RouterScores, RouterSpec,
+};
 
 use super::mlp::Mlp;
 use crate::batch::RowKinds;
@@ -19,11 +21,25 @@ pub(crate) struct Experts<D: Device> {
     router_norm: Option<D::Norm>,
     /// and before the experts.
     norm: Option<D::Norm>,
+    /// Where the experts' rows are narrower than hidden states.
+    latent: Option<Latents<D>>,
     choice: Choice,
     /// The number of the first expert that is here.
     start: usize,
     /// Those that are.
     experts: Vec<Mlp<D>>,
+}
+
+/// The projections around experts.
+struct Latents<D: Device> {
+    /// To their rows, `[rows, width]`.
+    input: D::Weight,
+    /// From their sum; `None` where later experts add to it first.
+    output: Option<D::Weight>,
+    /// How many numbers their rows have,
+    width: usize,
+    /// and how many hidden states have beside these.
+    rest: usize,
 }
 
 /// What is done with a router's products.
@@ -66,7 +82,8 @@ impl<D: Device> Experts<D> {
             _ => None,
         };
         let norm = spec.norm.as_ref().map(|norm| loader.norm(norm)).transpose()?;
-        Ok(Experts { router, router_norm, norm, choice, start: spec.here().start, experts })
+        let latent = spec.input().map(|input| Latents::load(loader, spec, &input)).transpose()?;
+        Ok(Experts { router, router_norm, norm, latent, choice, start: spec.here().start, experts })
     }
 
     /// The first product of a step.
@@ -94,6 +111,27 @@ impl<D: Device> Experts<D> {
         let normed = normed(&self.norm)?;
         let hidden = normed.as_ref().unwrap_or(hidden);
         let shares = self.choice.shares(device, products)?;
+        match &self.latent {
+            None => self.sum(device, hidden, kinds, shares, sums),
+            Some(latents) => {
+                let before = sums.map(|sums| latents.sums(device, &sums)).transpose()?;
+                let [rows] = device.linear([&latents.input], hidden, kinds)?; // [rows, width]
+                let sums = self.sum(device, &rows, kinds, shares, before)?;
+                latents.result(device, hidden, sums, kinds)
+            }
+        }
+    }
+
+    /// What the experts that are here add to `sums`, or to nothing: of the rows of `hidden`, `[rows, width of experts]`, each
+    /// has its own `shares`.
+    fn sum(
+        &self,
+        device: &D,
+        hidden: &D::Rows,
+        kinds: &RowKinds,
+        shares: Vec<Share>,
+        sums: Option<D::Rows>,
+    ) -> Result<D::Rows, Error> {
         let mut sums = sums.map_or_else(|| device.zeros_like(hidden), Ok)?;
         let shares = shares.into_iter().skip(self.start);
         for (expert, Share { rows, weights }) in self.experts.iter().zip(shares) {
@@ -112,6 +150,45 @@ impl<D: Device> Experts<D> {
             })?;
         }
         Ok(sums)
+    }
+}
+
+impl<D: Device> Latents<D> {
+    fn load(
+        loader: &LayerLoader<'_, D>,
+        spec: &ExpertsSpec,
+        input: &LinearSpec,
+    ) -> Result<Self, Error> {
+        let output = spec.output();
+        let output = output.map(|it| loader.linear(&it, Precision::Bf16)).transpose()?;
+        let width = input.rows.len();
+        let (input, rest) = (loader.linear(input, Precision::Bf16)?, spec.hidden_size() - width);
+        Ok(Latents { input, output, width, rest })
+    }
+
+    /// The experts' sums among what goes with hidden states, as wide as these.
+    fn sums(&self, device: &D, beside: &D::Rows) -> Result<D::Rows, Error> {
+        device.columns(beside, self.width + self.rest, 0..self.width)
+    }
+
+    /// What becomes of the experts' sums: hidden states, or what goes with those.
+    fn result(
+        &self,
+        device: &D,
+        hidden: &D::Rows,
+        sums: D::Rows,
+        kinds: &RowKinds,
+    ) -> Result<D::Rows, Error> {
+        let Some(output) = &self.output else {
+            if self.rest == 0 {
+                return Ok(sums);
+            }
+            let zeros = device.zeros_like(hidden)?;
+            let zeros = device.columns(&zeros, self.width + self.rest, 0..self.rest)?;
+            return device.join(&[(&sums, self.width), (&zeros, self.rest)]);
+        };
+        let [result] = device.linear([output], &sums, kinds)?;
+        Ok(result)
     }
 }
 

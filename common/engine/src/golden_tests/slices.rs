@@ -27,7 +27,7 @@ fn experts_in_slices_do_not_change_a_bit() {
 #[test]
 #[cfg(feature = "candle")]
 fn the_reference_device_takes_experts_in_slices() {
-    for name in ["qwen3-moe", "gemma4-moe"] {
+    for name in ["qwen3-moe", "gemma4-moe", "nemotron-h-latent"] {
         let candle = options(DeviceKind::Candle, 1);
         let prompt = expected(name).prompt_ids;
         let whole = Model::load(name, &[], &candle).logits(0, &prompt);

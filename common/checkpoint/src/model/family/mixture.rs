@@ -155,6 +155,7 @@ impl Decoder {
                 down: Name::Borrowed(down),
                 ..mlp.clone()
             },
+            latent: None,
             slice: None,
         })
     }

@@ -12,8 +12,8 @@ use crate::model::limit;
 use crate::model::recurrent::MambaSpec;
 use crate::model::rope::Rotary;
 use crate::model::spec::{
-    Activation, AttentionSpec, CorrectionSpec, ExpertsSpec, GateUp, Joined, LayerSpec, MlpSpec,
-    Name, Op, RouterSpec,
+    Activation, AttentionSpec, CorrectionSpec, ExpertsLatentSpec, ExpertsSpec, GateUp, Joined,
+    LayerSpec, MlpSpec, Name, Op, RouterSpec,
 };
 use crate::model::whole::ModelSpec;
 
@@ -210,9 +210,6 @@ fn network(decoder: &Decoder, fields: &Fields<'_>) -> Result<MlpSpec, ConfigErro
 }
 
 fn experts(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
-    if let Some(latent) = fields.optional_size("moe_latent_size", limit::INNER)? {
-        return Err(decoder.unsupported("moe_latent_size", &latent.to_string()));
-    }
     const SHARED: [&str; 2] = ["mixer.shared_experts.up_proj", "mixer.shared_experts.down_proj"];
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
     let shared = fields.size("moe_shared_expert_intermediate_size", limit::INNER)?;
@@ -226,8 +223,17 @@ fn experts(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
         ..mixture::grouped(fields, ROUTED)?
     };
     let expert = plain(decoder, fields, ["up_proj", "down_proj"], inner_size)?;
+    let hidden_size = expert.hidden_size;
+    let width = fields.optional_size("moe_latent_size", hidden_size)?;
+    let latent = width.map(|_| ExpertsLatentSpec {
+        hidden_size,
+        input: Name::Borrowed("mixer.fc1_latent_proj"),
+        output: Name::Borrowed("mixer.fc2_latent_proj"),
+        bias: expert.bias,
+    });
+    let expert = MlpSpec { hidden_size: width.unwrap_or(hidden_size), ..expert };
     let experts = decoder.experts(fields, MIXTURE, &expert, inner_size, router)?;
     let gate_up = expert.gate_up;
-    let experts = ExpertsSpec { expert: MlpSpec { gate_up, ..experts.expert }, ..experts };
+    let experts = ExpertsSpec { expert: MlpSpec { gate_up, ..experts.expert }, latent, ..experts };
     Ok(Op::Sum(vec![Op::Experts(experts), Op::Mlp(shared)]))
 }

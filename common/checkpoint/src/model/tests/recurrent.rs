@@ -228,8 +228,9 @@ refuses! {
             {"head_dim": 12, "num_heads": 4, "full_attn_layers": [3, 6], "kda_layers": [1, 2, 4, 5],
              "gate_lower_bound": -5.0}})),
         E::Unsupported { .. }, "gate_lower_bound";
-    refuses_experts_of_another_width: with(configuration("nemotron-h"), json!({"moe_latent_size": 16})),
-        E::Unsupported { .. }, "moe_latent_size";
+    refuses_experts_wider_than_hidden_states:
+        with(configuration("nemotron-h"), json!({"moe_latent_size": 65})),
+        E::OutOfRange { .. }, "moe_latent_size";
     refuses_a_window: with(configuration("nemotron-h"), json!({"sliding_window": 128})),
         E::Unsupported { .. }, "sliding_window";
     refuses_a_character_that_is_no_layer:
