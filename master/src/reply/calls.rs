@@ -2,7 +2,8 @@
 
 use serde_json::{Deserializer, Map, Value};
 
-use super::markers::{ARGUMENT_BEGIN, ARGUMENTS, AROUND_CALLS, CALL_ID, SEPARATOR};
+use super::literals;
+use super::markers::{ARGUMENT_BEGIN, ARGUMENTS, AROUND_CALLS, CALL_ID, SEPARATOR, TOOLS_PREFIX};
 
 /// A tool that may be called.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +24,7 @@ pub(crate) struct Call {
 /// One grammar: the calls at the beginning of a text, and what follows them.
 type Grammar = for<'a> fn(&'a str, &[Callable]) -> Option<(Vec<Call>, &'a str)>;
 
-const GRAMMARS: [Grammar; 5] = [json, function, invoke, pairs, named];
+const GRAMMARS: [Grammar; 8] = [json, function, invoke, pairs, named, braced, pythonic, keyed];
 
 /// The calls that `text` begins with, and what follows them; all of it if there are none.
 pub(super) fn read(text: &str, tools: &[Callable]) -> (String, Vec<Call>) {
@@ -58,11 +59,13 @@ fn tool<'a>(name: &str, tools: &'a [Callable]) -> Option<&'a Callable> {
     tools.iter().find(|tool| tool.name == name)
 }
 
-/// `{"name": …, "arguments": …}` (Hermes, Qwen), `parameters` in its place (Llama 3), or a list of these (Mistral).
+/// `{"name": …, "arguments": …}` (Hermes, Qwen), `parameters` in its place (Llama 3), or a list of these (Mistral, and with
+/// `tool_name` Cohere).
 fn json<'a>(text: &'a str, tools: &[Callable]) -> Option<(Vec<Call>, &'a str)> {
     let (found, rest) = value(text)?;
     let call = |value: &Value| {
-        let name = tool(value.get("name")?.as_str()?, tools)?.name.clone();
+        let name = value.get("name").or_else(|| value.get("tool_name"))?;
+        let name = tool(name.as_str()?, tools)?.name.clone();
         let arguments = match value.get("arguments").or_else(|| value.get("parameters"))? {
             Value::String(text) => text.clone(),
             arguments => arguments.to_string(),
@@ -171,6 +174,37 @@ fn named<'a>(text: &'a str, tools: &[Callable]) -> Option<(Vec<Call>, &'a str)> 
     let (found, rest) = value(arguments)?;
     let rest = rest.trim_start().strip_prefix("```").unwrap_or(rest);
     Some((vec![Call { name, arguments: found.to_string() }], rest))
+}
+
+/// `call:NAME{KEY:VALUE,…}` (Gemma 4).
+fn braced<'a>(text: &'a str, tools: &[Callable]) -> Option<(Vec<Call>, &'a str)> {
+    let (name, rest) = text.strip_prefix("call:")?.split_once('{')?;
+    let tool = tool(name.trim(), tools)?;
+    let (arguments, rest) = literals::members(rest, ':', '}')?;
+    Some((vec![tool.call(arguments)], rest))
+}
+
+/// `[NAME(KEY=VALUE, …), …]` (LFM2.5).
+fn pythonic<'a>(text: &'a str, tools: &[Callable]) -> Option<(Vec<Call>, &'a str)> {
+    let (calls, rest) = literals::until(text.strip_prefix('[')?, ']', |text: &'a str| {
+        let (name, rest) = text.split_once('(')?;
+        let tool = tool(name.trim(), tools)?;
+        let (arguments, rest) = literals::members(rest, '=', ')')?;
+        Some((tool.call(arguments), rest))
+    })?;
+    (!calls.is_empty()).then_some((calls, rest))
+}
+
+/// A list of `{NAME: ARGUMENTS}` behind what begins it (Apertus).
+fn keyed<'a>(text: &'a str, tools: &[Callable]) -> Option<(Vec<Call>, &'a str)> {
+    let (found, rest) = value(text.strip_prefix(TOOLS_PREFIX)?)?;
+    let call = |value: &Value| {
+        let mut members = value.as_object()?.iter();
+        let (name, arguments) = members.next().filter(|_| members.next().is_none())?;
+        Some(Call { name: tool(name, tools)?.name.clone(), arguments: arguments.to_string() })
+    };
+    let calls: Vec<Call> = found.as_array()?.iter().map(call).collect::<Option<_>>()?;
+    (!calls.is_empty()).then_some((calls, rest))
 }
 
 impl Callable {

@@ -7,6 +7,7 @@ pub(super) const THOUGHTS: &[(&str, &str)] = &[
     ("<seed:think>", "</seed:think>"), // Seed-OSS
     ("<|START_THINKING|>", "<|END_THINKING|>"), // Cohere
     ("<|inner_prefix|>", "<|inner_suffix|>"), // Apertus
+    ("<|channel>thought", "<channel|>"), // Gemma 4: a token, and a word
 ];
 
 /// Calls begin so, where anything begins them.
@@ -21,7 +22,11 @@ pub(super) const CALLS: &[&str] = &[
     "<minimax:tool_call>",
     "<seed:tool_call>",
     "<function=",
-    "<|python_tag|>", // Llama 3
+    "<|python_tag|>",      // Llama 3
+    "<|tool_call>",        // Gemma 4
+    "<|tool_call_start|>", // LFM2.5
+    "<|START_ACTION|>",    // Cohere
+    TOOLS_PREFIX,
 ];
 
 /// What stands around and between calls and says nothing.
@@ -44,7 +49,18 @@ pub(super) const AROUND_CALLS: &[&str] = &[
     "<seed:tool_call>",
     "</seed:tool_call>",
     "<|python_tag|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_call_start|>",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    "<|tools_suffix|>",
 ];
+
+/// What Apertus writes before calls, which have no other form.
+pub(super) const TOOLS_PREFIX: &str = "<|tools_prefix|>";
+/// What Gemma 4 has around texts.
+pub(super) const QUOTE: &str = "<|\"|>";
 
 /// What stands between a tool's name and its arguments.
 pub(super) const CALL_ID: &str = "[CALL_ID]";
@@ -72,8 +88,9 @@ pub(crate) enum Marked {
 
 /// What a token of this text marks, if anything.
 pub(crate) fn marks(token: &str) -> Option<Marked> {
-    let is_thought = THOUGHTS.iter().any(|(begin, end)| token == *begin || token == *end);
-    let within = [CALL_ID, ARGUMENTS, SEPARATOR, ARGUMENT_BEGIN];
+    let begins = |begin: &str| begin == token || (token.ends_with('>') && begin.starts_with(token));
+    let is_thought = THOUGHTS.iter().any(|(begin, end)| begins(begin) || token == *end);
+    let within = [CALL_ID, ARGUMENTS, SEPARATOR, ARGUMENT_BEGIN, QUOTE];
     if is_thought {
         Some(Marked::Thoughts)
     } else if CALLS.contains(&token) || AROUND_CALLS.contains(&token) || within.contains(&token) {

@@ -7,6 +7,7 @@
 mod calls;
 mod channels;
 mod held;
+mod literals;
 mod markers;
 mod scan;
 mod shown;

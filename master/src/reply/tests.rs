@@ -37,6 +37,13 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
     ("MiniMax-M2", "]~b]ai\n", "[e~["),
     ("ByteDance-Seed-OSS", "<seed:bos>assistant\n", "<seed:eos>"),
     ("openai-gpt-oss-120b", "<|start|>assistant", "<|start|>functions"),
+    ("google-gemma-4-31B-it", "<|turn>model\n", "<|tool_response>"),
+    ("google-gemma-4-31B-it-interleaved", "<|turn>model\n", "<turn|>"),
+    ("LFM2.5-8B-A1B", "<|im_start|>assistant\n", "<|im_end|>"),
+    ("CohereForAI-c4ai-command-r7b-12-2024-tool_use", "<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
+    ("Cohere2MoE", "<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
+    ("Apertus-8B-Instruct", "<|assistant_start|>", "[{\"t\": 21}]"),
+    ("poolside-Laguna-XS.2", "<assistant>\n</think>", "</assistant>"),
 ];
 
 /// What other models' authors say that theirs write.
@@ -113,6 +120,9 @@ fn thoughts_are_told_from_what_is_said_however_text_is_cut() {
         ("\n a\n\nb", Some("</think>"), "a\n\nb", ""),
         ("[THINK]a [THINK] b[/THINK]c", None, "a [THINK] b", "c"),
         ("2 <think>a</think>", None, "", "2 <think>a</think>"),
+        ("<|channel>thought\nadd\n<channel|>2", None, "add", "2"),
+        ("<|channel>thought\n<channel|>2", None, "", "2"),
+        ("<|channel>though", None, "", "<|channel>though"),
         ("<thin", None, "", "<thin"),
         ("<think", None, "", "<think"),
         ("<think>a </thin", None, "a </thin", ""),
@@ -184,6 +194,30 @@ fn values_without_quotes_are_what_the_tools_schema_says() {
     assert_eq!(told(dsml, 4, None).2[0].arguments, "{\"days\":4}");
 }
 
+/// Of Python, and of Gemma 4, whose texts are between tokens.
+#[test]
+fn values_that_are_not_json_are_read() {
+    let python = r#"<|tool_call_start|>[f(city='it\'s "it\u00e9"', other='it's', days=-3, more=[1, 'a', True], at=None,
+        where={"a": {'b': 2.5}}), get_weather()]<|tool_call_end|>done"#;
+    let gemma = "<|tool_call>call:f{city:<|\"|>a, {b}: 'c'<|\"|>,days:12,where:[<|\"|>x<|\"|>,{y:true,z:{}}],more:None}<tool_call|>\
+        <|tool_call>call:get_weather{}<tool_call|>";
+    let deep = format!("<|tool_call>call:f{{a:{}1{}}}", "[".repeat(40), "]".repeat(40));
+    for size in SIZES {
+        let arguments = |call: &Call| -> Value { serde_json::from_str(&call.arguments).unwrap() };
+        let (_, text, calls) = told(python, size, None);
+        let expected = json!({ "city": "it's \"ité\"", "other": "it's", "days": -3, "more": [1, "a", true],
+            "at": null, "where": { "a": { "b": 2.5 } } });
+        assert_eq!((&*text, calls.len(), arguments(&calls[0])), ("done", 2, expected));
+        assert_eq!(calls[1], Call { name: "get_weather".into(), arguments: "{}".into() });
+        let (_, text, calls) = told(gemma, size, None);
+        let expected = json!({ "city": "a, {b}: 'c'", "days": 12, "where": ["x", { "y": true, "z": {} }],
+            "more": null });
+        assert_eq!((&*text, calls.len(), arguments(&calls[0])), ("", 2, expected));
+        assert_eq!(calls[1].name, "get_weather");
+        assert_eq!(told(&deep, size, None), (String::new(), deep.clone(), vec![]));
+    }
+}
+
 #[test]
 fn what_is_no_call_is_text() {
     for text in [
@@ -202,6 +236,17 @@ fn what_is_no_call_is_text() {
         "<tool_call>f<arg_key>a</arg_key></tool_call>",
         "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
         "[1, 2]",
+        "<|tool_call>call:h{}<tool_call|>",
+        "<|tool_call>call:f{a:<|\"|>b",
+        "<|tool_call>call:f{a:b}",
+        "<|tool_call_start|>[h(a=1)]<|tool_call_end|>",
+        "<|tool_call_start|>[f(a=1, b)]",
+        "<|tool_call_start|>[f(a='\\u12",
+        "<|tool_call_start|>[]",
+        "<|START_ACTION|>[{\"tool_name\": \"h\", \"parameters\": {}}]<|END_ACTION|>",
+        "<|tools_prefix|>[{\"f\": {}, \"g\": {}}]<|tools_suffix|>",
+        "[f(a=1)]",
+        "{\"f\": {}}",
     ] {
         for size in SIZES {
             assert_eq!(
@@ -218,6 +263,8 @@ fn a_prompt_may_begin_the_thoughts() {
     assert_eq!(opened("<|im_start|>assistant\n<think>\n"), Some("</think>"));
     assert_eq!(opened("[/INST][THINK]"), Some("[/THINK]"));
     assert_eq!(opened("<|im_start|>assistant\n<think>\n\n</think>\n\n"), None);
+    assert_eq!(opened("<|turn>model\n<|channel>thought\n"), Some("<channel|>"));
+    assert_eq!(opened("<|turn>model\n<|channel>thought\n<channel|>"), None);
     assert_eq!(opened(""), None);
 }
 
@@ -228,6 +275,8 @@ fn tokens_mark_what_they_are_part_of() {
     assert_eq!(marks("[ARGS]"), Some(Marked::Calls));
     assert_eq!(marks("<|channel|>"), Some(Marked::Channel));
     assert_eq!(marks("<|end|>"), Some(Marked::InChannels));
+    assert_eq!(marks("<|channel>"), Some(Marked::Thoughts));
+    assert_eq!(marks("<|\"|>"), Some(Marked::Calls));
     assert_eq!((marks("<|im_end|>"), marks("think")), (None, None));
 }
 
