@@ -94,10 +94,6 @@ PUBLIC = {
       mamba_d_head=16, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=32, mamba_rms_norm=False, mamba_norm_before_gate=False, lm_head_multiplier=0.5, embedding_multiplier=2.0,
       mlp_multipliers=[0.8, 0.6], key_multiplier=0.7, attention_out_multiplier=0.9, attention_in_multiplier=1.1, ssm_multipliers=[0.9, 0.8, 1.2, 1.1, 0.7], ssm_in_multiplier=1.2, ssm_out_multiplier=0.8,
       rope_parameters=dict(rope_type="default", rope_theta=100000.0)), dt="bf16", disk=falcon_old),
-  "nemotron-h-latent": dict(cfg=dict(model_type="nemotron_h", **{**BASE, "pad_token_id": 0}, hidden_size=64, layers_block_type=[NEMO[c] for c in "ME*ME"], num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=40,
-      ssm_state_size=16, mamba_num_heads=8, mamba_head_dim=16, n_groups=2, conv_kernel=4, expand=2, chunk_size=32, use_conv_bias=True, n_routed_experts=8, n_shared_experts=1, moe_intermediate_size=40, moe_latent_size=24,
-      moe_shared_expert_intermediate_size=48, num_experts_per_tok=3, routed_scaling_factor=5.0, n_group=1, topk_group=1, norm_topk_prob=True, layer_norm_epsilon=1e-5, time_step_min=0.001, time_step_max=0.1, num_nextn_predict_layers=1),
-      dt="bf16", f32=["A_log", r"\.D$", "dt_bias", "e_score_correction_bias"], disk=nemotron_old, names=[(r"^model\.", "backbone.")]),
 }
 MLX = {      # name -> source options, quantization
   "qwen3_5-mlx4": dict(cfg=dict(model_type="qwen3_5", tie_word_embeddings=False, text_config=dict(model_type="qwen3_5_text", **BASE, **GDN, hidden_size=128, intermediate_size=128, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
@@ -111,7 +107,12 @@ MLX = {      # name -> source options, quantization
       conv_L_cache=3, conv_bias=False, block_multiple_of=64, block_ffn_dim_multiplier=1.0, block_auto_adjust_ff_dim=True, layer_types=[C, C, F, C, F, C, C], rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
       dt="bf16", disk=lfm2_old, bits=4, group=32),
 }
-HIDDEN = {}
+LATER = {     # `place`: what seeds go by
+  "nemotron-h-latent": dict(place=9, cfg=dict(model_type="nemotron_h", **{**BASE, "pad_token_id": 0}, hidden_size=64, layers_block_type=[NEMO[c] for c in "ME*ME"], num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=40,
+      ssm_state_size=16, mamba_num_heads=8, mamba_head_dim=16, n_groups=2, conv_kernel=4, expand=2, chunk_size=32, use_conv_bias=True, n_routed_experts=8, n_shared_experts=1, moe_intermediate_size=40, moe_latent_size=24,
+      moe_shared_expert_intermediate_size=48, num_experts_per_tok=3, routed_scaling_factor=5.0, n_group=1, topk_group=1, norm_topk_prob=True, layer_norm_epsilon=1e-5, time_step_min=0.001, time_step_max=0.1, num_nextn_predict_layers=1),
+      dt="bf16", f32=["A_log", r"\.D$", "dt_bias", "e_score_correction_bias"], disk=nemotron_old, names=[(r"^model\.", "backbone.")]),
+}
 
 # ---- weights ---------------------------------------------------------------------------------------------------------------------------------
 def loguniform(shape, lo, hi, g): return torch.exp(torch.rand(shape, generator=g) * (torch.log(torch.tensor(hi)) - torch.log(torch.tensor(lo))) + torch.log(torch.tensor(lo)))
@@ -213,7 +214,7 @@ def state_effect(m, prompt, nxt, full):
         if n: out[kind] = round(float((step(m, [nxt], c)[-1] - full).abs().max()), 4)
     return out
 
-def from_mlx(t, cfg, plain):
+def from_mlx(t, plain):
     """mlx-lm's tensors (dequantized, f32) back under the names and values that transformers uses: undo its sanitize."""
     sd, folded = {}, plain != "lfm2"
     for k, v in t.items():
@@ -246,7 +247,7 @@ def make_mlx(name, spec, root, seed, tries=40):
             v = mx.dequantize(v, t[k[:-7] + ".scales"].astype(mx.float32), t[k[:-7] + ".biases"].astype(mx.float32), group_size=q["group_size"], bits=q["bits"])
         plain[k] = torch.from_numpy(np.array(v.astype(mx.float32)))
     shutil.copytree(src, back); [os.remove(f) for f in glob.glob(back + "/model*")]
-    save_file(from_mlx(plain, None, spec["cfg"]["model_type"]), back + "/model.safetensors", metadata={"format": "pt"})
+    save_file(from_mlx(plain, spec["cfg"]["model_type"]), back + "/model.safetensors", metadata={"format": "pt"})
     m = load(back, causal=True); tok = transformers.PreTrainedTokenizerFast.from_pretrained(out)
     note = f"mlx-lm convert ({spec['bits']} bits, group {spec['group']}); transformers {transformers.__version__} in f32, uncached, on mlx.core.dequantize of its weights"
     done = expect(m, tok, out, seed, note, {}, retry=bool(tries))
@@ -337,11 +338,11 @@ def make(name, spec, root, seed, tries=40):
     print(report(name, out, seed, json.load(open(out + "/expected.json"))), flush=True)
 
 if __name__ == "__main__":
-    p = argparse.ArgumentParser(); p.add_argument("out"); p.add_argument("--seed", type=int, default=1); p.add_argument("--only"); p.add_argument("--variant", default="public")
+    p = argparse.ArgumentParser(); p.add_argument("out"); p.add_argument("--seed", type=int, default=1); p.add_argument("--only")
     a = p.parse_args(ARGV)
-    for i, (name, spec) in enumerate(({**PUBLIC, **MLX} if a.variant == "public" else HIDDEN).items()):
+    for i, (name, spec) in enumerate({**PUBLIC, **MLX, **LATER}.items()):
         if a.only and name not in a.only.split(","): continue
-        try: (make_mlx if "bits" in spec else make)(name, spec, a.out, a.seed + 100 * i)
+        try: (make_mlx if "bits" in spec else make)(name, spec, a.out, a.seed + 100 * spec.get("place", i))
         except Exception as e:
             import traceback; print(f"{name:18s} FAILED {type(e).__name__}: {str(e)[:400]}")
             if os.environ.get("TRACE"): traceback.print_exc()

@@ -69,13 +69,13 @@ pub use mapped::MappedTensor;
 pub use mapped_matrix::MappedMatrix;
 pub use model::{
     Activation, AttentionSpec, Beginning, Branch, ClampedGate, ConfigError, ConvolutionSpec,
-    CorrectionSpec, DeltaInputs, DeltaSpec, ExpertSlice, ExpertsLatentSpec, ExpertsSpec, FAMILIES,
-    Family, Fault, GateUp, GivenSpec, Joined, Kept, KvDtype, LatentKeys, LatentQueries, LatentSpec,
-    LayerSpec, LayerStreamsSpec, LinearSpec, LogitsSpec, LowRankSpec, MAX_SPEC_BYTES, MambaSpec,
-    MlpSpec, ModelSpec, Name, NormKind, NormSpec, Op, OutputGate, PositionScale, Quantization,
-    Role, Rope, RopeScaling, RotaryPairs, RotationSpec, RouterGroups, RouterScores, RouterSpec,
-    ShortConvolutionSpec, SpecError, StreamsSpec, TensorKind, TensorSpec, WithGivenSpec,
-    same_vector, unstack,
+    CorrectionSpec, DeltaInputs, DeltaSpec, ExpertProjectionsSpec, ExpertSlice, ExpertsSpec,
+    FAMILIES, Family, Fault, GateUp, GivenSpec, Joined, Kept, KvDtype, LatentKeys, LatentQueries,
+    LatentSpec, LayerSpec, LayerStreamsSpec, LinearSpec, LogitsSpec, LowRankSpec, MAX_SPEC_BYTES,
+    MambaSpec, MlpSpec, ModelSpec, Name, NormKind, NormSpec, Op, OutputGate, PositionScale,
+    Quantization, Role, Rope, RopeScaling, RotaryPairs, RotationSpec, RouterGroups, RouterScores,
+    RouterSpec, ShortConvolutionSpec, SpecError, StreamsSpec, TensorKind, TensorSpec,
+    WithGivenSpec, same_vector, unstack,
 };
 pub use range::LayerRange;
 pub use watch::Watch;

@@ -246,8 +246,15 @@ impl StepMemory {
                     let picked = (rows.saturating_mul(it.chosen) as u64).saturating_mul(
                         if it.router.scores.are_of_chosen() { PICKED_BYTES } else { 0 },
                     );
-                    let parts =
-                        [scores, shares, experts, ends, expert, picked, latents(it, rows, product)];
+                    let parts = [
+                        scores,
+                        shares,
+                        experts,
+                        ends,
+                        expert,
+                        picked,
+                        projections(it, rows, product),
+                    ];
                     network = network.max(total(parts));
                 }
                 Op::Sum(_) | Op::Normed(_) => {} // Their parts are counted.
@@ -320,10 +327,10 @@ fn mamba_floats(it: &MambaSpec) -> usize {
 }
 
 /// Experts' rows before and after them, what becomes of their sums, and what is made of the inputs of both projections, where
-/// they are narrower than hidden states.
-fn latents(it: &ExpertsSpec, rows: usize, product: impl Fn(usize) -> u64) -> u64 {
+/// there are such.
+fn projections(it: &ExpertsSpec, rows: usize, product: impl Fn(usize) -> u64) -> u64 {
     let (inside, outside) = (it.expert.hidden_size, it.hidden_size());
-    match it.latent {
+    match it.projections {
         None => 0,
         Some(_) => {
             total([floats(rows, 2 * inside + 2 * outside), product(inside), product(outside)])

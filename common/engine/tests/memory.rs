@@ -105,6 +105,16 @@ fn hybrid() -> ModelSpec {
     ModelSpec::parse(config.as_bytes()).unwrap()
 }
 
+/// One of experts between projections.
+fn projected() -> ModelSpec {
+    let config = r#"{"architectures":["NemotronHForCausalLM"],"model_type":"nemotron_h","hidden_size":1024,
+        "hybrid_override_pattern":"EE","num_attention_heads":8,"num_key_value_heads":2,"head_dim":64,
+        "intermediate_size":64,"vocab_size":64,"layer_norm_epsilon":1e-5,"max_position_embeddings":4096,
+        "mlp_hidden_act":"relu2","n_routed_experts":16,"num_experts_per_tok":4,"moe_intermediate_size":64,
+        "moe_latent_size":512,"moe_shared_expert_intermediate_size":64}"#;
+    ModelSpec::parse(config.as_bytes()).unwrap()
+}
+
 /// How the rows of a step are shared out.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
@@ -205,6 +215,12 @@ fn a_step_takes_what_is_planned() {
     let hybrid = Made::new(hybrid(), BF16);
     check("hybrid", &hybrid, Numerics::Fast, false, THREADS);
     check_on_candle("hybrid", &hybrid);
+    for model in [projected(), projected().sliced(2).unwrap()] {
+        let layers = model.layers.len();
+        let projected = Made::new(model, BF16);
+        check(&format!("projected experts, {layers}"), &projected, Numerics::Fast, false, THREADS);
+        check_on_candle(&format!("projected experts, {layers}"), &projected);
+    }
     check_on_candle("dense", &Made::new(model(2, 512, None), BF16));
     check_on_candle("wide experts", &Made::new(model(2, 256, Some([4, 1, 1024])), BF16));
     check_on_candle("many experts", &Made::new(model(1, 1024, Some([128, 8, 64])), BF16));

@@ -49,7 +49,8 @@ fn layer(spec: &LayerSpec) {
     if tensors.len() < 100 {
         assert!(spec.active_bytes(numbers) > 0); // It looks for each among all.
     }
-    assert!(spec.active().tensors().len() <= tensors.len());
+    // One of which later experts are elsewhere has no projection of their sum.
+    assert!(spec.is_partial() || spec.active().tensors().len() <= tensors.len());
 }
 
 /// What one number of a model becomes, wherever it stands: sizes have to agree. The largest of each are among these.

@@ -61,9 +61,15 @@ fn experts_in_slices_over_three_workers_give_the_same_bits() {
     let names = ["a", "b", "c"];
     let workers = TestWorker::several(&names);
     let master = Master::over(&workers);
-    for name in
-        ["qwen3-moe", "qwen3-moe-mlx4", "qwen2-moe", "deepseek-v3", "gemma4-moe", "qwen3_5-moe"]
-    {
+    for name in [
+        "qwen3-moe",
+        "qwen3-moe-mlx4",
+        "qwen2-moe",
+        "deepseek-v3",
+        "gemma4-moe",
+        "qwen3_5-moe",
+        "nemotron-h-latent",
+    ] {
         let golden = golden(name);
         let alone = Master::alone().answer(&golden, &[], &["--chunk", "8"]);
         let sliced = ["--chunk", "5", "--expert-slices", "2"];

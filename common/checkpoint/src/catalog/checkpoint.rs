@@ -118,7 +118,7 @@ impl Checkpoint {
     }
 
     /// The same checkpoint with its mixtures of experts in so many slices ([`ModelSpec::sliced`]): layers are then parts of
-    /// layers, and what chooses experts is in each slice. `None` where nothing is parted by that. Nothing is
+    /// layers, and what chooses experts and leads to them is in each slice. `None` where nothing is parted by that. Nothing is
     /// read again, and tensors, open files and maps are shared; how this one is parted is of no consequence.
     pub fn sliced(&self, slices: usize) -> Option<Checkpoint> {
         let config = self.whole().sliced(slices)?;

@@ -224,12 +224,12 @@ impl ModelSpec {
     }
 
     fn experts(&self, it: &ExpertsSpec) -> Result<(), Fault> {
-        let inside = match &it.latent {
+        let inside = match &it.projections {
             None => self.hidden_size,
-            Some(latent) => {
-                width("hidden_size of experts", latent.hidden_size, self.hidden_size)?;
-                name("projection to experts", &latent.input)?;
-                name("projection from experts", &latent.output)?;
+            Some(around) => {
+                width("hidden_size of experts", around.hidden_size, self.hidden_size)?;
+                name("projection to experts", &around.input)?;
+                name("projection from experts", &around.output)?;
                 size("width of experts", it.expert.hidden_size, 1, self.hidden_size)?;
                 it.expert.hidden_size
             }

@@ -27,27 +27,26 @@ pub struct ExpertsSpec {
     pub prefix: Name,
     /// One expert, its modules below the expert.
     pub expert: MlpSpec,
-    /// What leads to them, and from them, where they are narrower than hidden states.
+    /// The projections around them, if they compute with rows of another width than hidden states have (LatentMoE).
     #[serde(default, skip_serializing_if = "is_default")]
-    pub latent: Option<ExpertsLatentSpec>,
+    pub projections: Option<ExpertProjectionsSpec>,
     /// Which of them are here; `None` for all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slice: Option<ExpertRange>,
 }
 
-/// Projections around experts that compute with fewer numbers than hidden states have: a row's result is `output` of the sum
-/// of what its experts make of `input(x)`. The router sees `x` (`NemotronHMoE` in Hugging Face transformers).
+/// Projections around experts that compute with rows of their own width, no more than hidden states have: a row's result is
+/// `output` of the sum of what its experts make of `input(x)`. The router sees `x` (LatentMoE: `NemotronHMoE` in Hugging Face
+/// transformers).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ExpertsLatentSpec {
+pub struct ExpertProjectionsSpec {
     /// Width of what comes in and goes out; at least that of the experts.
     pub hidden_size: usize,
     /// Module of the projection to the experts' width, below the layer.
     pub input: Name,
     /// Module of the one back.
     pub output: Name,
-    /// Whether both have biases.
-    pub bias: bool,
 }
 
 /// Some of a mixture's experts, as their numbers follow each other.
@@ -159,7 +158,7 @@ impl ExpertsSpec {
 
     /// Width of what comes in and goes out.
     pub fn hidden_size(&self) -> usize {
-        self.latent.as_ref().map_or(self.expert.hidden_size, |latent| latent.hidden_size)
+        self.projections.as_ref().map_or(self.expert.hidden_size, |around| around.hidden_size)
     }
 
     /// The router's matrix.
@@ -169,15 +168,15 @@ impl ExpertsSpec {
 
     /// The projection to the experts' width, if they have another one.
     pub fn input(&self) -> Option<LinearSpec> {
-        let ExpertsLatentSpec { hidden_size, input, bias, .. } = self.latent.as_ref()?;
-        Some(linear(input, self.expert.hidden_size, *hidden_size, *bias))
+        let ExpertProjectionsSpec { hidden_size, input, .. } = self.projections.as_ref()?;
+        Some(linear(input, self.expert.hidden_size, *hidden_size, false))
     }
 
     /// The projection of the experts' sum, if they have another width: where the last of them are.
     pub fn output(&self) -> Option<LinearSpec> {
-        let latent = self.latent.as_ref().filter(|_| !self.is_partial())?;
-        let ExpertsLatentSpec { hidden_size, output, bias, .. } = latent;
-        Some(linear(output, *hidden_size, self.expert.hidden_size, *bias))
+        let around = self.projections.as_ref().filter(|_| !self.is_partial())?;
+        let ExpertProjectionsSpec { hidden_size, output, .. } = around;
+        Some(linear(output, *hidden_size, self.expert.hidden_size, false))
     }
 
     /// The expert of this number, its modules below the layer.

@@ -54,10 +54,10 @@ pub use recurrent::{ConvolutionSpec, DeltaInputs, DeltaSpec, MambaSpec, ShortCon
 pub(crate) use required::Required;
 pub use rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub use spec::{
-    Activation, AttentionSpec, Branch, ClampedGate, CorrectionSpec, ExpertRange, ExpertsLatentSpec,
-    ExpertsSpec, GateUp, Joined, Kept, LayerSpec, LinearSpec, LowRankSpec, MlpSpec, Name, NormKind,
-    NormSpec, NormedSpec, Op, OutputGate, PositionScale, RouterGroups, RouterNorm, RouterScores,
-    RouterSpec, TensorKind, TensorSpec,
+    Activation, AttentionSpec, Branch, ClampedGate, CorrectionSpec, ExpertProjectionsSpec,
+    ExpertRange, ExpertsSpec, GateUp, Joined, Kept, LayerSpec, LinearSpec, LowRankSpec, MlpSpec,
+    Name, NormKind, NormSpec, NormedSpec, Op, OutputGate, PositionScale, RouterGroups, RouterNorm,
+    RouterScores, RouterSpec, TensorKind, TensorSpec,
 };
 pub use stacked::{ExpertSlice, unstack};
 pub use streams::{LayerStreamsSpec, StreamsSpec};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::attention::{AttentionSpec, OutputGate, PositionScale};
 pub use super::experts::{
-    CorrectionSpec, ExpertRange, ExpertsLatentSpec, ExpertsSpec, RouterGroups, RouterNorm,
+    CorrectionSpec, ExpertProjectionsSpec, ExpertRange, ExpertsSpec, RouterGroups, RouterNorm,
     RouterScores, RouterSpec,
 };
 use super::given::WithGivenSpec;

@@ -21,8 +21,8 @@ pub(crate) struct Experts<D: Device> {
     router_norm: Option<D::Norm>,
     /// and before the experts.
     norm: Option<D::Norm>,
-    /// Where the experts' rows are narrower than hidden states.
-    latent: Option<Latents<D>>,
+    /// Around the experts, if their rows have another width.
+    projections: Option<Projections<D>>,
     choice: Choice,
     /// The number of the first expert that is here.
     start: usize,
@@ -31,14 +31,14 @@ pub(crate) struct Experts<D: Device> {
 }
 
 /// The projections around experts.
-struct Latents<D: Device> {
+struct Projections<D: Device> {
     /// To their rows, `[rows, width]`.
     input: D::Weight,
     /// From their sum; `None` where later experts add to it first.
     output: Option<D::Weight>,
-    /// How many numbers their rows have,
+    /// How many numbers the experts' rows have.
     width: usize,
-    /// and how many hidden states have beside these.
+    /// How many hidden states have beside as many.
     rest: usize,
 }
 
@@ -82,8 +82,17 @@ impl<D: Device> Experts<D> {
             _ => None,
         };
         let norm = spec.norm.as_ref().map(|norm| loader.norm(norm)).transpose()?;
-        let latent = spec.input().map(|input| Latents::load(loader, spec, &input)).transpose()?;
-        Ok(Experts { router, router_norm, norm, latent, choice, start: spec.here().start, experts })
+        let projections =
+            spec.input().map(|input| Projections::load(loader, spec, &input)).transpose()?;
+        Ok(Experts {
+            router,
+            router_norm,
+            norm,
+            projections,
+            choice,
+            start: spec.here().start,
+            experts,
+        })
     }
 
     /// The first product of a step.
@@ -111,13 +120,13 @@ impl<D: Device> Experts<D> {
         let normed = normed(&self.norm)?;
         let hidden = normed.as_ref().unwrap_or(hidden);
         let shares = self.choice.shares(device, products)?;
-        match &self.latent {
+        match &self.projections {
             None => self.sum(device, hidden, kinds, shares, sums),
-            Some(latents) => {
-                let before = sums.map(|sums| latents.sums(device, &sums)).transpose()?;
-                let [rows] = device.linear([&latents.input], hidden, kinds)?; // [rows, width]
+            Some(around) => {
+                let before = sums.map(|sums| around.sums(device, &sums)).transpose()?;
+                let [rows] = device.linear([&around.input], hidden, kinds)?; // [rows, width]
                 let sums = self.sum(device, &rows, kinds, shares, before)?;
-                latents.result(device, hidden, sums, kinds)
+                around.result(device, hidden, sums, kinds)
             }
         }
     }
@@ -153,17 +162,19 @@ impl<D: Device> Experts<D> {
     }
 }
 
-impl<D: Device> Latents<D> {
+impl<D: Device> Projections<D> {
+    /// Loads both. Their activations keep two bf16 of each number, as those of projections outside of MLPs do: what is lost
+    /// here all experts of a row lose.
     fn load(
         loader: &LayerLoader<'_, D>,
         spec: &ExpertsSpec,
         input: &LinearSpec,
     ) -> Result<Self, Error> {
         let output = spec.output();
-        let output = output.map(|it| loader.linear(&it, Precision::Bf16)).transpose()?;
+        let output = output.map(|it| loader.linear(&it, Precision::Bf16x2)).transpose()?;
         let width = input.rows.len();
-        let (input, rest) = (loader.linear(input, Precision::Bf16)?, spec.hidden_size() - width);
-        Ok(Latents { input, output, width, rest })
+        let (input, rest) = (loader.linear(input, Precision::Bf16x2)?, spec.hidden_size() - width);
+        Ok(Projections { input, output, width, rest })
     }
 
     /// The experts' sums among what goes with hidden states, as wide as these.
@@ -183,8 +194,8 @@ impl<D: Device> Latents<D> {
             if self.rest == 0 {
                 return Ok(sums);
             }
-            let zeros = device.zeros_like(hidden)?;
-            let zeros = device.columns(&zeros, self.width + self.rest, 0..self.rest)?;
+            let columns = self.width + self.rest;
+            let zeros = device.columns(&device.zeros_like(hidden)?, columns, 0..self.rest)?;
             return device.join(&[(&sums, self.width), (&zeros, self.rest)]);
         };
         let [result] = device.linear([output], &sums, kinds)?;

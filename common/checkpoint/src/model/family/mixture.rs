@@ -155,7 +155,7 @@ impl Decoder {
                 down: Name::Borrowed(down),
                 ..mlp.clone()
             },
-            latent: None,
+            projections: None,
             slice: None,
         })
     }

@@ -12,7 +12,7 @@ use crate::model::limit;
 use crate::model::recurrent::MambaSpec;
 use crate::model::rope::Rotary;
 use crate::model::spec::{
-    Activation, AttentionSpec, CorrectionSpec, ExpertsLatentSpec, ExpertsSpec, GateUp, Joined,
+    Activation, AttentionSpec, CorrectionSpec, ExpertProjectionsSpec, ExpertsSpec, GateUp, Joined,
     LayerSpec, MlpSpec, Name, Op, RouterSpec,
 };
 use crate::model::whole::ModelSpec;
@@ -223,17 +223,20 @@ fn experts(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
         ..mixture::grouped(fields, ROUTED)?
     };
     let expert = plain(decoder, fields, ["up_proj", "down_proj"], inner_size)?;
+    if expert.bias {
+        return Err(decoder.unsupported("mlp_bias", "true")); // The reference's experts have none, and all else has.
+    }
     let hidden_size = expert.hidden_size;
     let width = fields.optional_size("moe_latent_size", hidden_size)?;
-    let latent = width.map(|_| ExpertsLatentSpec {
+    let projections = width.map(|_| ExpertProjectionsSpec {
         hidden_size,
         input: Name::Borrowed("mixer.fc1_latent_proj"),
         output: Name::Borrowed("mixer.fc2_latent_proj"),
-        bias: expert.bias,
     });
     let expert = MlpSpec { hidden_size: width.unwrap_or(hidden_size), ..expert };
     let experts = decoder.experts(fields, MIXTURE, &expert, inner_size, router)?;
     let gate_up = expert.gate_up;
-    let experts = ExpertsSpec { expert: MlpSpec { gate_up, ..experts.expert }, latent, ..experts };
+    let experts =
+        ExpertsSpec { expert: MlpSpec { gate_up, ..experts.expert }, projections, ..experts };
     Ok(Op::Sum(vec![Op::Experts(experts), Op::Mlp(shared)]))
 }

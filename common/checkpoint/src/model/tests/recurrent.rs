@@ -66,6 +66,36 @@ fn layers_are_what_their_list_says() {
     assert_eq!(parse(&with(base, json!({"layers_block_type": words}))).unwrap(), nemotron);
 }
 
+/// Of the size of Nemotron 3 Super.
+#[test]
+fn experts_may_see_fewer_numbers_than_their_router() {
+    let config = with(
+        without(configuration("nemotron-h-latent"), "num_hidden_layers"),
+        json!({"hybrid_override_pattern": "MEMEMEMEM*E".repeat(8), "mtp_hybrid_override_pattern": "*E",
+            "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+            "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128,
+            "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_intermediate_size": 2688,
+            "moe_latent_size": 1024, "moe_shared_expert_intermediate_size": 5376}),
+    );
+    let model = parse(&config).unwrap();
+    assert_eq!(model.layers.len(), 88);
+    for (module, shape) in [
+        ("gate", [512, 4096]),
+        ("fc1_latent_proj", [1024, 4096]),
+        ("fc2_latent_proj", [4096, 1024]),
+        ("experts.511.up_proj", [2688, 1024]),
+        ("experts.511.down_proj", [1024, 2688]),
+        ("shared_experts.up_proj", [5376, 4096]),
+    ] {
+        let leaf = format!("mixer.{module}.weight");
+        assert_eq!(shape_of(&model, 1, &leaf), Some(shape.to_vec()), "{leaf}");
+    }
+    // Of each token, both projections, and 22 of 512 experts.
+    let bytes =
+        |path: &str| u64::from(path.ends_with("_latent_proj") || path.contains(".experts."));
+    assert_eq!(model.layers[1].active_bytes(bytes), 2 + 2 * 22);
+}
+
 #[test]
 fn convolutions_have_the_shape_of_who_wrote_them() {
     let weight = "linear_attn.conv1d.weight";
@@ -231,6 +261,8 @@ refuses! {
     refuses_experts_wider_than_hidden_states:
         with(configuration("nemotron-h"), json!({"moe_latent_size": 65})),
         E::OutOfRange { .. }, "moe_latent_size";
+    refuses_biases_of_experts_that_have_none: with(configuration("nemotron-h"), json!({"mlp_bias": true})),
+        E::Unsupported { .. }, "mlp_bias";
     refuses_a_window: with(configuration("nemotron-h"), json!({"sliding_window": 128})),
         E::Unsupported { .. }, "sliding_window";
     refuses_a_character_that_is_no_layer:

@@ -45,6 +45,17 @@ fn a_layer_becomes_attention_and_slices_that_follow_each_other() {
 }
 
 #[test]
+fn every_slice_leads_to_its_experts_and_the_last_one_from_their_sum() {
+    let (_, parted) = parts("nemotron-h-latent", 3).unwrap();
+    let with = |module: &str| -> Vec<bool> {
+        let has = |layer: &LayerSpec| layer.tensors().iter().any(|it| it.path.ends_with(module));
+        parted.layers[1..4].iter().map(has).collect()
+    };
+    assert_eq!(with("fc1_latent_proj"), [true; 3]);
+    assert_eq!(with("fc2_latent_proj"), [false, false, true]);
+}
+
+#[test]
 fn what_cannot_be_parted_stays_whole() {
     assert!(parts("llama", 2).is_none());
     // The first layers are dense, and stay as they are.

@@ -168,9 +168,9 @@ fn everything_that_computing_relies_on_is_refused_by_its_name() {
 #[test]
 fn what_few_models_have_is_refused_by_its_name_too() {
     let mixture = "/model/layers/1/branches/1/op/sum/0/experts/router";
-    let of_latents = "/model/layers/1/branches/0/op/sum/0/experts";
-    let (latent, narrow) =
-        (format!("{of_latents}/latent"), format!("{of_latents}/expert/hidden_size"));
+    let mixer = "/model/layers/1/branches/0/op/sum/0/experts";
+    let (projections, narrow) =
+        (format!("{mixer}/projections"), format!("{mixer}/expert/hidden_size"));
     let attention = "/model/layers/1/branches/0/op/attention";
     let yarn = "/model/rotations/0/rope/scaling/yarn";
     let long = "/model/rotations/0/rope/scaling/longrope";
@@ -213,9 +213,14 @@ fn what_few_models_have_is_refused_by_its_name_too() {
             json!(""),
             "an output's gate",
         ),
-        ("nemotron-h-latent", format!("{latent}/hidden_size"), json!(63), "of experts is 63"),
-        ("nemotron-h-latent", format!("{latent}/input"), json!(""), "projection to experts"),
-        ("nemotron-h-latent", format!("{latent}/output"), json!("\n"), "projection from experts"),
+        ("nemotron-h-latent", format!("{projections}/hidden_size"), json!(63), "of experts is 63"),
+        ("nemotron-h-latent", format!("{projections}/input"), json!(""), "projection to experts"),
+        (
+            "nemotron-h-latent",
+            format!("{projections}/output"),
+            json!("\n"),
+            "projection from experts",
+        ),
         ("nemotron-h-latent", narrow, json!(65), "width of experts is 65"),
         ("glm4-moe", format!("{mixture}/multiplier"), json!(1e20), "multiplier of weights"),
         ("glm4-moe", format!("{mixture}/renormalise"), json!(-1.0), "sum of weights is -1"),
