@@ -45,7 +45,7 @@ pub fn tool_calls(bytes: &[u8], size: usize) {
     let pieces = characters.chunks(size.max(1)).map(|piece| piece.iter().collect::<String>());
     let callable = |name: &str| Callable { name: name.to_owned(), parameters: None };
     let told_apart = |pieces: &mut dyn Iterator<Item = String>| {
-        let opening = Opening { channels: true, ..Opening::default() };
+        let opening = Opening { channels: true, blocks: true, ..Opening::default() };
         let mut reply = Reply::new(Some([callable("f"), callable("g")].into()), opening);
         let mut all = crate::reply::Shown::default();
         for piece in pieces {

@@ -240,7 +240,8 @@ impl<'a> Writer<'a> {
 
     /// Keeps back what the model thinks, and says so. `thinks`: what ends the thoughts that its prompt has begun.
     pub(super) fn folding(text: &'a Text, stops: &[String], thinks: Option<&'static str>) -> Self {
-        let opening = Opening { thinks, channels: text.has_channels(), is_begun: false };
+        let (channels, blocks) = (text.has_channels(), text.has_blocks());
+        let opening = Opening { thinks, channels, blocks, is_begun: false };
         let folds = Some((Reply::new(None, opening), text.marks(false).clone()));
         Self { folds, ..Self::new(text, stops, true) }
     }

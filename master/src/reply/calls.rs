@@ -24,7 +24,7 @@ pub(crate) struct Call {
 /// One grammar: the calls at the beginning of a text, and what follows them.
 type Grammar = for<'a> fn(&'a str, &[Callable]) -> Option<(Vec<Call>, &'a str)>;
 
-const GRAMMARS: [Grammar; 8] = [json, function, invoke, pairs, named, braced, pythonic, keyed];
+const GRAMMARS: [Grammar; 8] = [json, function, invoke, braced, pythonic, keyed, pairs, named];
 
 /// The calls that `text` begins with, and what follows them; all of it if there are none.
 pub(super) fn read(text: &str, tools: &[Callable]) -> (String, Vec<Call>) {
@@ -201,7 +201,7 @@ fn keyed<'a>(text: &'a str, tools: &[Callable]) -> Option<(Vec<Call>, &'a str)> 
     let call = |value: &Value| {
         let mut members = value.as_object()?.iter();
         let (name, arguments) = members.next().filter(|_| members.next().is_none())?;
-        Some(Call { name: tool(name, tools)?.name.clone(), arguments: arguments.to_string() })
+        Some(tool(name, tools)?.call(arguments.as_object()?.clone()))
     };
     let calls: Vec<Call> = found.as_array()?.iter().map(call).collect::<Option<_>>()?;
     (!calls.is_empty()).then_some((calls, rest))

@@ -47,7 +47,7 @@ fn nested_members(
             Some((key, rest)) => (key, rest.trim_start().strip_prefix(between)?),
             None => {
                 let (key, rest) = text.split_once(between)?;
-                (key.trim().to_owned(), rest)
+                (bare(key.trim())?.to_owned(), rest)
             }
         };
         let (value, rest) = value(rest, levels)?;
@@ -56,19 +56,26 @@ fn nested_members(
     Some((found.into_iter().collect(), rest))
 }
 
+/// A key without quotes.
+fn bare(key: &str) -> Option<&str> {
+    const OTHERS: &[char] = &[',', '=', ':', '(', ')', '[', ']', '{', '}', '<', '>', '"', '\''];
+    let is_one = |it: char| !it.is_whitespace() && !OTHERS.contains(&it);
+    (!key.is_empty() && key.chars().all(is_one)).then_some(key)
+}
+
 /// A value at the beginning of `text`, and what follows it.
 fn value(text: &str, levels: usize) -> Option<(Value, &str)> {
     let text = text.trim_start();
     if let Some((found, rest)) = quoted(text) {
         return Some((Value::from(found), rest));
     }
-    let levels = levels.checked_sub(1)?;
+    let levels = levels.checked_sub(1);
     if let Some(rest) = text.strip_prefix('[') {
-        let (found, rest) = until(rest, ']', |text| value(text, levels))?;
+        let (found, rest) = until(rest, ']', |text| value(text, levels?))?;
         return Some((Value::from(found), rest));
     }
     if let Some(rest) = text.strip_prefix('{') {
-        let (found, rest) = nested_members(rest, ':', '}', levels)?;
+        let (found, rest) = nested_members(rest, ':', '}', levels?)?;
         return Some((Value::from(found), rest));
     }
     let end = text.find([',', ']', '}', ')']).unwrap_or(text.len());
@@ -90,15 +97,18 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     }
     let quote = text.chars().next().filter(|it| ['"', '\''].contains(it))?;
     let (mut found, mut rest) = (String::new(), text.strip_prefix(quote)?);
+    if rest.strip_prefix(quote).is_some_and(|rest| rest.starts_with(quote)) {
+        return None; // Three of them are something else.
+    }
     loop {
         let mut characters = rest.chars();
         let character = characters.next()?;
         let after = characters.as_str();
         match character {
             '\\' => {
-                let (meant, after) = escaped(after)?;
-                found.push_str(&meant);
-                rest = after;
+                let (meant, length) = escaped(after).unwrap_or(('\\', 0)); // As it is written.
+                found.push(meant);
+                rest = &after[length..];
             }
             // Models leave quotes within texts as they are: the last one is followed by what may follow a value.
             end if end == quote && ends(after) => return Some((found, after)),
@@ -116,20 +126,33 @@ fn ends(after: &str) -> bool {
     next.is_none_or(|next| [',', ']', '}', ')', ':'].contains(&next))
 }
 
-/// What stands behind a backslash means, and what follows it.
-fn escaped(text: &str) -> Option<(String, &str)> {
-    let mut characters = text.chars();
-    let meant = match characters.next()? {
+/// What is meant by what stands behind a backslash, and how many bytes that is; `None` if nothing is.
+fn escaped(text: &str) -> Option<(char, usize)> {
+    const LENGTH: usize = "uXXXX".len();
+    let meant = match text.chars().next()? {
         'n' => '\n',
         't' => '\t',
         'r' => '\r',
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        same @ ('\\' | '"' | '\'' | '/') => same,
         'u' => {
-            let digits = characters.as_str().get(..4)?;
-            let meant = char::from_u32(u32::from_str_radix(digits, 16).ok()?)?;
-            return Some((meant.to_string(), characters.as_str().get(4..)?));
+            let unit = unit(text)?;
+            if let Some(meant) = char::from_u32(unit.into()) {
+                return Some((meant, LENGTH));
+            }
+            let second = text.get(LENGTH..)?.strip_prefix('\\').and_then(self::unit)?;
+            let meant = char::decode_utf16([unit, second]).next()?.ok()?;
+            return Some((meant, 2 * LENGTH + 1));
         }
-        same @ ('\\' | '"' | '\'') => same,
-        other => return Some((format!("\\{other}"), characters.as_str())),
+        _ => return None,
     };
-    Some((meant.to_string(), characters.as_str()))
+    Some((meant, 1))
+}
+
+/// The UTF-16 unit of `uXXXX`.
+fn unit(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix('u')?.get(..4)?;
+    let are_digits = digits.bytes().all(|it| it.is_ascii_hexdigit());
+    u16::from_str_radix(digits, 16).ok().filter(|_| are_digits)
 }

@@ -6,9 +6,16 @@ pub(super) const THOUGHTS: &[(&str, &str)] = &[
     ("[THINK]", "[/THINK]"), // Mistral
     ("<seed:think>", "</seed:think>"), // Seed-OSS
     ("<|START_THINKING|>", "<|END_THINKING|>"), // Cohere
-    ("<|inner_prefix|>", "<|inner_suffix|>"), // Apertus
-    ("<|channel>thought", "<channel|>"), // Gemma 4: a token, and a word
+    ("<|inner_prefix|>", INNER_SUFFIX), // Apertus
+    BLOCK,
 ];
+
+/// The same in Gemma 4, which may think anywhere,
+pub(crate) const BLOCK: (&str, &str) = ("<|channel>", "<channel|>");
+/// and what it writes behind the beginning.
+pub(super) const BLOCK_LABEL: &str = "thought\n";
+/// What ends Apertus' thoughts, within which it may call tools.
+pub(super) const INNER_SUFFIX: &str = "<|inner_suffix|>";
 
 /// Calls begin so, where anything begins them.
 pub(super) const CALLS: &[&str] = &[
@@ -55,6 +62,7 @@ pub(super) const AROUND_CALLS: &[&str] = &[
     "<|START_ACTION|>",
     "<|END_ACTION|>",
     "<|tools_suffix|>",
+    INNER_SUFFIX,
 ];
 
 /// What Apertus writes before calls, which have no other form.
@@ -88,8 +96,7 @@ pub(crate) enum Marked {
 
 /// What a token of this text marks, if anything.
 pub(crate) fn marks(token: &str) -> Option<Marked> {
-    let begins = |begin: &str| begin == token || (token.ends_with('>') && begin.starts_with(token));
-    let is_thought = THOUGHTS.iter().any(|(begin, end)| begins(begin) || token == *end);
+    let is_thought = THOUGHTS.iter().any(|(begin, end)| token == *begin || token == *end);
     let within = [CALL_ID, ARGUMENTS, SEPARATOR, ARGUMENT_BEGIN, QUOTE];
     if is_thought {
         Some(Marked::Thoughts)
@@ -107,6 +114,8 @@ pub(crate) fn marks(token: &str) -> Option<Marked> {
 /// What ends the thoughts that a prompt has begun for the model, if it has.
 pub(crate) fn opened(prompt: &str) -> Option<&'static str> {
     let prompt = prompt.trim_end();
+    let bare = prompt.strip_suffix(BLOCK_LABEL.trim_end());
+    let prompt = bare.filter(|bare| bare.ends_with(BLOCK.0)).unwrap_or(prompt);
     let mut pairs = THOUGHTS.iter();
     pairs.find_map(|(begin, end)| prompt.ends_with(begin).then_some(*end))
 }

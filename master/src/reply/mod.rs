@@ -15,6 +15,6 @@ mod shown;
 mod tests;
 
 pub(crate) use calls::{Call, Callable};
-pub(crate) use markers::{Marked, marks, opened, unclosed};
+pub(crate) use markers::{BLOCK, Marked, marks, opened, unclosed};
 pub(crate) use scan::{Opening, Reply};
 pub(crate) use shown::Shown;

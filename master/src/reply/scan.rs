@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::calls::{self, Call, Callable};
 use super::channels::Channels;
 use super::held::Held;
-use super::markers::{CALLS, CHANNEL, THOUGHTS};
+use super::markers::{BLOCK, BLOCK_LABEL, CALLS, CHANNEL, INNER_SUFFIX, THOUGHTS, TOOLS_PREFIX};
 use super::shown::Shown;
 
 /// How a reply begins, as far as that is known before.
@@ -15,6 +15,8 @@ pub(crate) struct Opening {
     pub(crate) thinks: Option<&'static str>,
     /// Whether the model writes in channels: it has tokens for these.
     pub(crate) channels: bool,
+    /// Whether it has tokens for thoughts that it begins anywhere, and that are nothing else.
+    pub(crate) blocks: bool,
     /// Whether the prompt ends within what is said or, if it [`thinks`](Self::thinks), within thoughts.
     pub(crate) is_begun: bool,
 }
@@ -25,6 +27,9 @@ pub(crate) struct Reply {
     /// What may be called; `None` if calls are not looked for.
     tools: Option<Arc<[Callable]>>,
     channels: bool,
+    blocks: bool,
+    /// Whether any thought came.
+    has_thought: bool,
     /// What is not certain yet.
     held: Held,
     state: State,
@@ -48,20 +53,23 @@ enum State {
     Channels(Channels),
 }
 
+/// What is between two blocks of thoughts.
+const BETWEEN: &str = "\n\n";
 /// How a model that writes in channels begins, where it calls a tool at once.
 const RECIPIENT: &str = "to=functions.";
 
 impl Reply {
     /// A reply of a model that may call these tools.
     pub(crate) fn new(tools: Option<Arc<[Callable]>>, opening: Opening) -> Self {
-        let Opening { thinks, channels, is_begun } = opening;
+        let Opening { thinks, channels, blocks, is_begun } = opening;
         let state = match thinks {
             Some(end) => State::Thoughts { end, begun: is_begun },
             None if is_begun && channels => State::Channels(Channels::in_text()),
             None if is_begun => State::Text,
             None => State::Beginning { after_thoughts: false },
         };
-        Self { tools, channels, held: Held::default(), state }
+        let held = Held::default();
+        Self { tools, channels, blocks, has_thought: false, held, state }
     }
 
     /// Takes more text and gives what is certain.
@@ -79,10 +87,10 @@ impl Reply {
         let mut found = Vec::new();
         let held = self.held.as_str();
         match self.state {
-            State::Thoughts { begun, .. } => {
-                let held = if begun { held } else { held.trim_start() };
-                shown.thought.push_str(held.trim_end());
-            }
+            State::Thoughts { begun: true, .. } => shown.thought.push_str(held.trim_end()),
+            // Perhaps not even all of the label came.
+            State::Thoughts { end, .. } if end == BLOCK.1 && BLOCK_LABEL.starts_with(held) => {}
+            State::Thoughts { .. } => shown.thought.push_str(held.trim()),
             State::Beginning { after_thoughts: true } => shown.text.push_str(held.trim_start()),
             State::Beginning { after_thoughts: false } | State::Text => shown.text.push_str(held),
             State::Call => (shown.text, found) = calls::read(held, tools),
@@ -107,38 +115,72 @@ impl Reply {
                 self.begin(after_thoughts)
             }
             State::Thoughts { end, begun } => {
-                *begun = *begun || self.held.cut_start();
                 let end = *end;
-                if let Some((at, length)) = self.held.find(&[end]) {
-                    shown.thought.push_str(self.held.take(at).trim_end());
-                    self.held.take(length);
-                    self.state = State::Beginning { after_thoughts: true };
+                if !*begun && end == BLOCK.1 {
+                    let space = self.held.start();
+                    let start = &self.held.as_str()[space..];
+                    if start.starts_with(BLOCK_LABEL) {
+                        self.held.take(space + BLOCK_LABEL.len());
+                        *begun = true;
+                    } else if BLOCK_LABEL.starts_with(start) {
+                        return false;
+                    }
+                }
+                *begun = *begun || self.held.cut_start();
+                let calls_within = self.tools.is_some() && end == INNER_SUFFIX;
+                let ends = [end, TOOLS_PREFIX];
+                let ends = if calls_within { &ends[..] } else { &ends[..1] };
+                if let Some((at, length)) = self.held.find(ends) {
+                    let thought = self.held.take(at);
+                    self.has_thought |= !thought.trim_end().is_empty();
+                    shown.thought.push_str(thought.trim_end());
+                    self.state = if self.held.as_str().starts_with(end) {
+                        self.held.take(length);
+                        State::Beginning { after_thoughts: true }
+                    } else {
+                        State::Text
+                    };
                     return true;
                 }
                 // White space before the end is no part of them.
-                let certain = self.held.len() - self.held.begun(&[end]);
-                let certain = self.held.trimmed(certain, end.len());
+                let certain = self.held.len() - self.held.begun(ends);
+                let longest = ends.iter().map(|end| end.len()).max().unwrap_or(0);
+                let certain = self.held.trimmed(certain, longest);
                 if certain > 0 {
+                    self.has_thought = true;
                     shown.thought.push_str(&self.held.take(certain));
                 }
                 false
             }
-            State::Text if self.tools.is_none() => {
-                shown.text.push_str(&self.held.take(self.held.len()));
-                false
-            }
-            State::Text => {
-                let first = self.held.find(CALLS).map(|(at, _)| at);
-                let end = first.unwrap_or(self.held.len() - self.held.begun(CALLS));
-                shown.text.push_str(&self.held.take(end));
-                if first.is_some() {
-                    self.state = State::Call;
-                }
-                false
-            }
+            State::Text => self.text(shown),
             State::Call => false,
             State::Channels(channels) => channels.step(&mut self.held, shown),
         }
+    }
+
+    /// Gives text up to what marks something else.
+    fn text(&mut self, shown: &mut Shown) -> bool {
+        let blocks = if self.blocks { &[BLOCK.0, BLOCK.1][..] } else { &[] };
+        let calls = if self.tools.is_some() { CALLS } else { &[] };
+        let markers: Vec<&str> = calls.iter().chain(blocks).copied().collect();
+        let first = self.held.find(&markers);
+        let end = first.map_or(self.held.len() - self.held.begun(&markers), |(at, _)| at);
+        shown.text.push_str(&self.held.take(end));
+        let Some((_, length)) = first else { return false };
+        let begins = |marker: &str| self.blocks && self.held.as_str().starts_with(marker);
+        let (begins_block, ends_block) = (begins(BLOCK.0), begins(BLOCK.1));
+        if !begins_block && !ends_block {
+            self.state = State::Call;
+            return false;
+        }
+        self.held.take(length);
+        if begins_block {
+            if self.has_thought {
+                shown.thought.push_str(BETWEEN);
+            }
+            self.state = State::Thoughts { end: BLOCK.1, begun: false };
+        }
+        true
     }
 
     /// Finds out what the reply begins with.

@@ -69,7 +69,7 @@ fn tool(name: &str) -> Callable {
 
 /// What comes out for text in pieces of so many characters: thoughts, text, and calls.
 fn told(text: &str, size: usize, thinks: Option<&'static str>) -> (String, String, Vec<Call>) {
-    let opening = Opening { thinks, channels: true, is_begun: false };
+    let opening = Opening { thinks, channels: true, blocks: true, is_begun: false };
     let mut reply = Reply::new(Some([tool("get_weather"), tool("f")].into()), opening);
     let characters: Vec<char> = text.chars().collect();
     let (mut thought, mut said) = (String::new(), String::new());
@@ -122,7 +122,10 @@ fn thoughts_are_told_from_what_is_said_however_text_is_cut() {
         ("2 <think>a</think>", None, "", "2 <think>a</think>"),
         ("<|channel>thought\nadd\n<channel|>2", None, "add", "2"),
         ("<|channel>thought\n<channel|>2", None, "", "2"),
-        ("<|channel>though", None, "", "<|channel>though"),
+        ("<|channel>though", None, "", ""),
+        ("<|channel>\na<channel|>b", None, "a", "b"),
+        ("<|channel>thought\na\n<channel|>b<|channel>thought\nc<channel|>d", None, "a\n\nc", "bd"),
+        ("a<channel|>b <|chan", None, "", "ab <|chan"),
         ("<thin", None, "", "<thin"),
         ("<think", None, "", "<think"),
         ("<think>a </thin", None, "a </thin", ""),
@@ -165,6 +168,8 @@ fn calls_follow_thoughts_and_text_and_one_another() {
         \n<tool_call>{\"name\": \"get_weather\", \"arguments\": {}}</tool_call>\nI will see.";
     let llama = " {\"name\": \"f\", \"parameters\": {\"a\": \"};\"}}";
     let list = "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"f\", \"arguments\": {\"b\": 2}}]";
+    let apertus =
+        "<|inner_prefix|>hm\n<|tools_prefix|>[{\"f\": {}}]<|tools_suffix|><|inner_suffix|>b";
     let channels = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>Let me \
         see.<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>";
     for size in SIZES {
@@ -173,6 +178,10 @@ fn calls_follow_thoughts_and_text_and_one_another() {
         assert_eq!(calls, [call("f", "{\"a\":1}"), call("get_weather", "{}")]);
         assert_eq!(told(llama, size, None).2, [call("f", "{\"a\":\"};\"}")]);
         assert_eq!(told(list, size, None).2, [call("f", "{}"), call("f", "{\"b\":2}")]);
+        let left = ("".to_owned(), "[]".to_owned(), vec![call("f", "{}")]);
+        assert_eq!(told("<|tool_call_start|>[f()][]", size, None), left);
+        let within = ("hm".to_owned(), "b".to_owned(), vec![call("f", "{}")]);
+        assert_eq!(told(apertus, size, None), within);
         let all = ("a".to_owned(), "Let me see.".to_owned(), vec![call("f", "{}")]);
         assert_eq!(told(channels, size, None), all);
     }
@@ -198,15 +207,19 @@ fn values_without_quotes_are_what_the_tools_schema_says() {
 #[test]
 fn values_that_are_not_json_are_read() {
     let python = r#"<|tool_call_start|>[f(city='it\'s "it\u00e9"', other='it's', days=-3, more=[1, 'a', True], at=None,
-        where={"a": {'b': 2.5}}), get_weather()]<|tool_call_end|>done"#;
+        where={"a": {'b': 2.5,}},
+        path='C:\users\t\\', both='\ud83d\ude00\uD83D\/'), get_weather()]<|tool_call_end|>done"#;
     let gemma = "<|tool_call>call:f{city:<|\"|>a, {b}: 'c'<|\"|>,days:12,where:[<|\"|>x<|\"|>,{y:true,z:{}}],more:None}<tool_call|>\
         <|tool_call>call:get_weather{}<tool_call|>";
-    let deep = format!("<|tool_call>call:f{{a:{}1{}}}", "[".repeat(40), "]".repeat(40));
+    let nested = |begin: &str, end: &str, levels: usize| {
+        format!("<|tool_call>call:f{{a:{}1{}}}", begin.repeat(levels), end.repeat(levels))
+    };
+    assert_eq!(told(&nested("[", "]", 32), 7, None).2.len(), 1);
     for size in SIZES {
         let arguments = |call: &Call| -> Value { serde_json::from_str(&call.arguments).unwrap() };
         let (_, text, calls) = told(python, size, None);
         let expected = json!({ "city": "it's \"ité\"", "other": "it's", "days": -3, "more": [1, "a", true],
-            "at": null, "where": { "a": { "b": 2.5 } } });
+            "at": null, "where": { "a": { "b": 2.5 } }, "path": "C:\\users\t\\", "both": "😀\\uD83D/" });
         assert_eq!((&*text, calls.len(), arguments(&calls[0])), ("done", 2, expected));
         assert_eq!(calls[1], Call { name: "get_weather".into(), arguments: "{}".into() });
         let (_, text, calls) = told(gemma, size, None);
@@ -214,7 +227,9 @@ fn values_that_are_not_json_are_read() {
             "more": null });
         assert_eq!((&*text, calls.len(), arguments(&calls[0])), ("", 2, expected));
         assert_eq!(calls[1].name, "get_weather");
-        assert_eq!(told(&deep, size, None), (String::new(), deep.clone(), vec![]));
+        for deep in [nested("[", "]", 33), nested("[{x:", "}]", 17), nested("{x:", "}", 40_000)] {
+            assert_eq!(told(&deep, size, None), (String::new(), deep.clone(), vec![]));
+        }
     }
 }
 
@@ -243,6 +258,12 @@ fn what_is_no_call_is_text() {
         "<|tool_call_start|>[f(a=1, b)]",
         "<|tool_call_start|>[f(a='\\u12",
         "<|tool_call_start|>[]",
+        "<|tool_call_start|>[f(a=1, b), f(c=2)]",
+        "<|tool_call_start|>[f(=1)]",
+        "<|tool_call_start|>[f(a='''b''')]",
+        "<|tool_call_start|>[f(a='He said 'yes', then left', b='c')]",
+        "<|tool_call>call:f{a:1,,b:2}",
+        "<|tools_prefix|>[{\"f\": 1}]<|tools_suffix|>",
         "<|START_ACTION|>[{\"tool_name\": \"h\", \"parameters\": {}}]<|END_ACTION|>",
         "<|tools_prefix|>[{\"f\": {}, \"g\": {}}]<|tools_suffix|>",
         "[f(a=1)]",
@@ -276,8 +297,22 @@ fn tokens_mark_what_they_are_part_of() {
     assert_eq!(marks("<|channel|>"), Some(Marked::Channel));
     assert_eq!(marks("<|end|>"), Some(Marked::InChannels));
     assert_eq!(marks("<|channel>"), Some(Marked::Thoughts));
+    assert_eq!((marks("<|channel"), marks("<")), (None, None));
     assert_eq!(marks("<|\"|>"), Some(Marked::Calls));
     assert_eq!((marks("<|im_end|>"), marks("think")), (None, None));
+}
+
+#[test]
+fn who_has_no_tokens_for_blocks_of_thoughts_writes_of_them() {
+    let text = "Gemma 4 writes <|channel>thought and <channel|>.";
+    for (blocks, expected) in [(false, text), (true, "Gemma 4 writes ")] {
+        let mut reply = Reply::new(None, Opening { blocks, ..Opening::default() });
+        let shown = reply.push(text);
+        assert_eq!(
+            shown.text + &reply.finish().0.text,
+            expected.to_owned() + if blocks { "." } else { "" }
+        );
+    }
 }
 
 #[test]

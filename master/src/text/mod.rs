@@ -50,7 +50,7 @@ pub use prompt::{ChatPrompt, LARGE_BYTES, conversation_bytes};
 pub use stop::{StopScan, StopStrings};
 pub use told::{Ending, Told};
 
-use crate::reply::{Marked, marks as marks_what};
+use crate::reply::{BLOCK, Marked, marks as marks_what};
 use apart::Apart;
 use config::TextConfig;
 use guard::Guard;
@@ -201,6 +201,11 @@ impl Text {
     pub(crate) fn has_channels(&self) -> bool {
         let (thoughts, _) = &self.marks;
         thoughts.values().any(|mark| marks_what(mark) == Some(Marked::Channel))
+    }
+
+    /// Whether the model has tokens for thoughts that it begins anywhere.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.token_id(BLOCK.0).is_some()
     }
 
     /// The special tokens that have a name, such as `bos_token`, by it.

@@ -148,6 +148,10 @@ pub(super) fn written() -> Vec<Vec<u8>> {
         "\x03[THINK]a[/THINK][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"a\": 1}[TOOL_CALLS][{\"name\": \"g\", \"arguments\": {}}]",
         "\x04<tool_call>f<arg_key>a</arg_key>\n<arg_value>1</arg_value></tool_call><minimax:tool_call><invoke \
             name=\"f\"><parameter name=\"a\">1</parameter></invoke></minimax:tool_call>",
+        "\x03<|channel>thought\na<channel|>b<|tool_call>call:f{a:<|\"|>b<|\"|>,c:[1,{d:true}]}<tool_call|><|channel>c",
+        "\x02<|tool_call_start|>[f(a='it\\'s', b={'c': None}), g()]<|tool_call_end|>",
+        "\x05<|START_THINKING|>a<|END_THINKING|><|START_ACTION|>[{\"tool_name\": \"f\", \"parameters\": {}}]<|END_ACTION|>",
+        "\x04<|inner_prefix|>a<|tools_prefix|>[{\"f\": {}}]<|tools_suffix|><|inner_suffix|>b",
         "\x06<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>",
     ];
     all.map(|text| text.as_bytes().to_vec()).to_vec()

@@ -203,7 +203,12 @@ impl Asked {
         // What is held to a format is that from its first token on.
         let opening = match is_held {
             true => Opening::default(),
-            false => Opening { thinks, channels: served.text.has_channels(), is_begun: goes_on },
+            false => Opening {
+                thinks,
+                channels: served.text.has_channels(),
+                blocks: served.text.has_blocks(),
+                is_begun: goes_on,
+            },
         };
         Ok(Prepared { plan, sending, reply: Reply::new(tools, opening), most_calls, logprobs })
     }
