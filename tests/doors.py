@@ -28,6 +28,13 @@ RULES = [
         [ENGINE + "options.rs", ENGINE + "device/choice.rs", ENGINE + "device/cpu/agreement.rs"],
     ),
     (
+        "what is the processor's own",
+        r"\bdevice::cpu\b",
+        # What others are given, and what the processor computes whichever device runs the layers: rows that are looked up,
+        # what is sampled of logits; and what is measured before its first product.
+        [ENGINE + "device/cpu/", ENGINE + "lib.rs", *(ENGINE + name + ".rs" for name in ("embedding", "first", "head", "sampling", "probe"))],
+    ),
+    (
         "a configuration's text",
         r"\bconfig_json\b",
         # An APR file has it under a key of that name.
@@ -56,7 +63,7 @@ RULES = [
             CHECKPOINT + "layout/",
             CHECKPOINT + "model/quantization/",
             # which of them have kernels,
-            ENGINE + "matrix.rs",
+            ENGINE + "device/cpu/operand.rs",
             ENGINE + "device/cpu/gemm/",
             ENGINE + "device/candle/blocks.rs",
             # what they cost on a GPU,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use cake_checkpoint::{MappedMatrix, MappedTensor, ModelSpec, Watch};
 
-use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::operand::Table;
 use crate::device::on;
 use crate::error::Error;
 use crate::first::{self, FirstRows};
@@ -14,9 +14,8 @@ use crate::options::EngineOptions;
 
 /// The embedding matrix, `[vocab_size, hidden_size]`; rows are looked up where they are stored.
 pub struct Embedding {
-    matrix: StoredMatrix,
+    table: Table,
     multiplier: f32,
-    tier: Tier,
     /// What rows carry beside, if anything.
     first: Option<Box<dyn FirstRows>>,
     /// The files that it is read from.
@@ -52,8 +51,8 @@ impl Embedding {
     fn of(matrix: MappedMatrix, hidden_size: usize, multiplier: f32) -> Result<Embedding, Error> {
         let mut watch = Watch::default();
         matrix.parts.iter().for_each(|tensor| watch.add(tensor));
-        let matrix = StoredMatrix::new("embedding", matrix, hidden_size)?;
-        Ok(Embedding { matrix, multiplier, tier: Tier::detect(), first: None, watch })
+        let table = Table::new(StoredMatrix::new("embedding", matrix, hidden_size)?);
+        Ok(Embedding { table, multiplier, first: None, watch })
     }
 
     /// The rows of `ids` as the first layer takes them, `[ids, row_width]` ([`ModelSpec::row_width`]).
@@ -61,14 +60,14 @@ impl Embedding {
     /// # Errors
     /// [`Error::NoSuchToken`] for an id past the last row, [`Error::Damaged`] if a file of weights was.
     pub fn forward(&self, ids: &[u32]) -> Result<Vec<f32>, Error> {
-        let vocab_size = self.matrix.rows();
-        let mut hidden = Vec::with_capacity(ids.len() * self.matrix.columns());
+        let vocab_size = self.table.rows();
+        let mut hidden = Vec::with_capacity(ids.len() * self.table.columns());
         for &token in ids {
             let row = token as usize;
             if row >= vocab_size {
                 return Err(Error::NoSuchToken { token, vocab_size });
             }
-            let values = self.matrix.widen(self.tier, row..row + 1);
+            let values = self.table.row(row);
             hidden.extend(values.iter().map(|value| value * self.multiplier));
         }
         let rows = match &self.first {

@@ -3,11 +3,10 @@
 use cake_checkpoint::{GivenSpec, ModelSpec};
 
 use crate::batch::RowKinds;
-use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::operand::Table;
 use crate::device::{Device, OnDevice};
 use crate::error::Error;
 use crate::loader::{LayerLoader, Weights};
-use crate::matrix::StoredMatrix;
 use crate::options::{EngineOptions, Precision};
 use crate::streams::StreamProducts;
 
@@ -29,10 +28,9 @@ struct On<D: Device> {
 struct Given<D: Device> {
     spec: GivenSpec,
     /// `[rows, layers × width]`, looked up where it is stored.
-    table: StoredMatrix,
+    table: Table,
     projection: D::Weight,
     norm: D::Norm,
-    tier: Tier,
 }
 
 /// What that is loaded from.
@@ -83,10 +81,9 @@ impl<D: Device> Given<D> {
         let (layers, hidden_size) = (loader.model.layers.len(), loader.model.hidden_size);
         let projection = spec.projection(layers, hidden_size);
         Ok(Given {
-            table: loader.matrix(&spec.table(layers))?,
+            table: Table::new(loader.matrix(&spec.table(layers))?),
             projection: loader.linear(&projection, Precision::Bf16x2)?,
             norm: loader.norm(&spec.norm)?,
-            tier: Tier::detect(),
             spec: spec.clone(),
         })
     }
@@ -101,7 +98,7 @@ impl<D: Device> Given<D> {
         let columns = self.table.columns();
         for (&token, numbers) in ids.iter().zip(numbers.chunks_exact_mut(columns.max(1))) {
             let row = Some(token as usize).filter(|row| *row < self.table.rows()).unwrap_or(0);
-            let row = self.table.widen(self.tier, row..row + 1);
+            let row = self.table.row(row);
             for (number, of_table) in numbers.iter_mut().zip(row) {
                 *number = (*number + of_table * row_multiplier) * multiplier;
             }

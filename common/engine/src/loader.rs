@@ -80,7 +80,7 @@ impl<D: Device> LayerLoader<'_, D> {
         linear: &LinearSpec,
         precision: Precision,
     ) -> Result<D::Weight, Error> {
-        let matrix = self.matrix(linear)?.beside(precision, self.options.numerics);
+        let matrix = self.matrix(linear)?;
         let bias = match linear.bias {
             true => {
                 let (name, tensor) = self.find(&format!("{}{BIAS}", linear.path))?;

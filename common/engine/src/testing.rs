@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use cake_checkpoint::GgmlType;
+use cake_checkpoint::{FloatType, GgmlType};
 
 use crate::device::cpu::gemm::product::{Gemm, Prepared};
 use crate::device::cpu::gemm::target::Target;
@@ -50,6 +50,13 @@ impl Random {
     pub(crate) fn signed(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
+}
+
+/// Numbers of this type, little-endian and at any address, in single precision.
+pub(crate) fn widened(float: FloatType, bytes: &[u8]) -> Vec<f32> {
+    let mut values = vec![0.0; bytes.len() / float.bytes()];
+    float.widen(bytes, &mut values);
+    values
 }
 
 /// `x · weightᵀ + bias` by one kernel: `x` is `[rows, inputs]`, the result `[rows, outputs]`.

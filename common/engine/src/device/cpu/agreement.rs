@@ -1,11 +1,10 @@
 //! Which processors give the same bits.
 
-use cake_checkpoint::Dtype;
+use cake_checkpoint::{Encoding, FloatType};
 
-use super::element::FloatType;
 use super::gemm::case::{Case, RowClass};
 use super::gemm::table::{BitClass, entry};
-use super::gemm::weight::{Acts, Bits, CodeForm, Encoding};
+use super::gemm::weight::{Acts, Bits, CodeForm, WeightKind};
 use super::isa::choice::chosen;
 use super::isa::instructions::Isa;
 use crate::error::Error;
@@ -30,10 +29,10 @@ pub struct MatrixKinds {
 
 impl MatrixKinds {
     /// Counts matrices that are stored so.
-    pub fn add(&mut self, encoding: cake_checkpoint::Encoding) {
+    pub fn add(&mut self, encoding: Encoding) {
         match encoding {
-            cake_checkpoint::Encoding::Float(float) => self.bf16 |= float.dtype() == Dtype::BF16,
-            cake_checkpoint::Encoding::Affine(format) => {
+            Encoding::Float(float) => self.bf16 |= float == FloatType::BF16,
+            Encoding::Affine(format) => {
                 self.packed |= Bits::of_affine(format.bits()).is_some();
             }
             // Whatever they are decoded or unpacked to, all processors compute alike.
@@ -80,18 +79,17 @@ pub fn same_bits(one: &str, other: &str, numerics: Numerics, kinds: MatrixKinds)
 /// The bits of every product with such matrices, as the table has them.
 fn classes(isa: Isa, numerics: Numerics, kinds: MatrixKinds) -> impl Iterator<Item = BitClass> {
     // Widths of codes, of groups and of activations decide no kernel.
-    let packed = Encoding::Affine(CodeForm { bits: Bits::Four, group: 64, acts: Acts::Words });
-    let bf16 = Encoding::Float(FloatType::Bf16);
+    let packed = WeightKind::Affine(CodeForm { bits: Bits::Four, group: 64, acts: Acts::Words });
+    let bf16 = WeightKind::Float(FloatType::BF16);
     let stored = [
-        (true, Encoding::Float(FloatType::F32)),
-        (true, Encoding::Float(FloatType::F16)),
+        (true, WeightKind::Float(FloatType::F32)),
+        (true, WeightKind::Float(FloatType::F16)),
         (kinds.bf16, bf16),
         (kinds.packed, packed),
     ];
-    let encodings = stored.into_iter().filter_map(|(there, encoding)| there.then_some(encoding));
-    encodings.flat_map(move |encoding| {
-        ROWS.map(|rows| entry(&Case { isa, encoding, rows, numerics }).bits)
-    })
+    let weights = stored.into_iter().filter_map(|(there, weight)| there.then_some(weight));
+    weights
+        .flat_map(move |weight| ROWS.map(|rows| entry(&Case { isa, weight, rows, numerics }).bits))
 }
 
 #[cfg(test)]

@@ -1,81 +1,18 @@
 //! How numbers are stored: the element types of weights and of cached keys and values.
 
-use cake_checkpoint::Dtype;
+use cake_checkpoint::FloatType;
 
 use crate::device::cpu::isa::simd::{LANES, Simd, widen_f16};
 
-/// The stored types that kernels read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum FloatType {
-    /// IEEE single.
-    F32,
-    /// IEEE half.
-    F16,
-    /// The upper half of an IEEE single.
-    Bf16,
-}
-
-impl From<cake_checkpoint::FloatType> for FloatType {
-    fn from(float: cake_checkpoint::FloatType) -> Self {
-        match float {
-            cake_checkpoint::FloatType::F32 => FloatType::F32,
-            cake_checkpoint::FloatType::F16 => FloatType::F16,
-            cake_checkpoint::FloatType::BF16 => FloatType::Bf16,
-        }
+/// The number `index` of little-endian numbers of this type at any address, widened.
+#[inline(always)]
+pub(super) fn number(float: FloatType, bytes: &[u8], index: usize) -> f32 {
+    let half = || u16::from_le_bytes(bytes.as_chunks().0[index]);
+    match float {
+        FloatType::F32 => f32::from_le_bytes(bytes.as_chunks().0[index]),
+        FloatType::F16 => widen_f16(half()),
+        FloatType::BF16 => f32::from_bits(u32::from(half()) << 16),
     }
-}
-
-impl FloatType {
-    /// The kernel type of a tensor type, if there is one.
-    pub(crate) fn of(dtype: Dtype) -> Option<FloatType> {
-        match dtype {
-            Dtype::F32 => Some(FloatType::F32),
-            Dtype::F16 => Some(FloatType::F16),
-            Dtype::BF16 => Some(FloatType::Bf16),
-            _ => None,
-        }
-    }
-
-    /// Bytes of one element.
-    pub(crate) fn bytes(self) -> usize {
-        match self {
-            FloatType::F32 => F32::BYTES,
-            FloatType::F16 => F16::BYTES,
-            FloatType::Bf16 => Bf16::BYTES,
-        }
-    }
-
-    /// Widens the element `index` of little-endian elements at any address.
-    #[inline(always)]
-    pub(super) fn value(self, bytes: &[u8], index: usize) -> f32 {
-        match self {
-            FloatType::F32 => f32::from_le_bytes(bytes.as_chunks().0[index]),
-            FloatType::F16 => widen_f16(u16::from_le_bytes(bytes.as_chunks().0[index])),
-            FloatType::Bf16 => {
-                f32::from_bits(u32::from(u16::from_le_bytes(bytes.as_chunks().0[index])) << 16)
-            }
-        }
-    }
-
-    /// Widens little-endian elements at any address.
-    pub(crate) fn widen(self, bytes: &[u8]) -> Vec<f32> {
-        match self {
-            FloatType::F32 => widen::<F32>(bytes),
-            FloatType::F16 => widen::<F16>(bytes),
-            FloatType::Bf16 => widen::<Bf16>(bytes),
-        }
-    }
-}
-
-fn widen<E: Element>(bytes: &[u8]) -> Vec<f32> {
-    let simd = super::isa::simd::Portable;
-    let (chunks, tail) = E::chunks(bytes);
-    let mut values = Vec::with_capacity(bytes.len() / E::BYTES);
-    for chunk in chunks {
-        values.extend(E::load(simd, chunk));
-    }
-    values.extend(&E::load_tail(simd, tail)[..tail.len() / E::BYTES]);
-    values
 }
 
 /// One stored type: sixteen elements at a time, unaligned, little-endian.
@@ -156,23 +93,33 @@ element!(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::cpu::isa::simd::Portable;
+    use crate::testing::widened;
+
+    fn check<E: Element>(float: FloatType, values: &[f32]) {
+        let mut stored = vec![0; 1 + values.len() * E::BYTES];
+        E::store(values, &mut stored[1..]);
+        let bytes = &stored[1..];
+        assert_eq!(E::BYTES, float.bytes());
+        assert_eq!(widened(float, bytes), values, "{float:?}");
+        let (chunks, tail) = E::chunks(bytes);
+        let mut loaded: Vec<f32> = chunks.iter().flat_map(|it| E::load(Portable, it)).collect();
+        loaded.extend(E::load_tail(Portable, tail));
+        let (loaded, padding) = loaded.split_at(values.len());
+        assert_eq!(loaded, values, "{float:?}");
+        assert!(padding.iter().all(|it| *it == 0.0), "{float:?}");
+        for (index, value) in values.iter().enumerate() {
+            assert_eq!(number(float, bytes, index), *value, "{float:?} {index}");
+        }
+    }
 
     #[test]
     fn widening_undoes_narrowing_at_any_length_and_address() {
         for length in [0, 1, 15, 16, 17, 40] {
             let values: Vec<f32> = (0..length).map(|i| i as f32 * 0.25 - 3.0).collect();
-            for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
-                let mut bytes = vec![0; 1 + length * float.bytes()];
-                match float {
-                    FloatType::F32 => F32::store(&values, &mut bytes[1..]),
-                    FloatType::F16 => F16::store(&values, &mut bytes[1..]),
-                    FloatType::Bf16 => Bf16::store(&values, &mut bytes[1..]),
-                }
-                assert_eq!(float.widen(&bytes[1..]), values, "{float:?} of {length}");
-                for (index, value) in values.iter().enumerate() {
-                    assert_eq!(float.value(&bytes[1..], index), *value, "{float:?} {index}");
-                }
-            }
+            check::<F32>(FloatType::F32, &values);
+            check::<F16>(FloatType::F16, &values);
+            check::<Bf16>(FloatType::BF16, &values);
         }
     }
 }

@@ -10,6 +10,7 @@ use super::gemm::product::{Form, Gemm, Prepared};
 use super::gemm::target::Target;
 use super::gemm::weight::Weight;
 use super::isa::tier::Tier;
+use super::operand::Operand;
 use super::pool::{self, Tasks};
 use crate::batch::RowKinds;
 use crate::device::StoredLinear;
@@ -20,7 +21,7 @@ use crate::matrix::StoredMatrix;
 ///
 /// The weight may be some rows of a larger matrix, so fused projections are several of these.
 pub(crate) struct Linear {
-    matrix: Arc<StoredMatrix>,
+    operand: Operand,
     rows: Range<usize>,
     bias: Option<Vec<f32>>,
     tier: Tier,
@@ -35,14 +36,15 @@ impl Linear {
     /// The layer with this weight on a processor of this tier.
     pub(crate) fn new(tier: Tier, linear: StoredLinear) -> Linear {
         let StoredLinear { matrix, rows, bias, numerics, precision } = linear;
-        let prefill = matrix.gemm(tier, numerics, RowClass::Prefill(precision));
-        let decode = matrix.gemm(tier, numerics, RowClass::Decode);
-        Linear { matrix, rows, bias, tier, prefill, decode, next: Vec::new() }
+        let operand = Operand::new(matrix).beside(precision, numerics);
+        let prefill = operand.gemm(tier, numerics, RowClass::Prefill(precision));
+        let decode = operand.gemm(tier, numerics, RowClass::Decode);
+        Linear { operand, rows, bias, tier, prefill, decode, next: Vec::new() }
     }
 
     /// Number of columns of the weight.
     pub(crate) fn inputs(&self) -> usize {
-        self.matrix.columns()
+        self.operand.matrix().columns()
     }
 
     /// Number of rows of the weight.
@@ -53,7 +55,10 @@ impl Linear {
     /// Says which layers' products come at once after those that begin with this one, for threads that wait
     /// to prefetch.
     pub(crate) fn precede(&mut self, later: &[&Linear]) {
-        self.next = later.iter().map(|later| (later.matrix.clone(), later.rows.clone())).collect();
+        self.next = later
+            .iter()
+            .map(|later| (later.operand.matrix().clone(), later.rows.clone()))
+            .collect();
     }
 
     /// The products of several layers with the same `x`, `[rows, inputs]`, whose rows are of these `kinds`: each
@@ -110,12 +115,12 @@ impl Linear {
 
     /// The layer's rows of the matrix, as kernels take them.
     fn weight(&self) -> Weight<'_> {
-        self.matrix.weight(self.rows.clone())
+        self.operand.weight(self.rows.clone())
     }
 
     /// How activations are prepared for the product.
     fn form(&self, prompt: bool) -> Form {
-        self.gemm(prompt).form(self.weight().encoding())
+        self.gemm(prompt).form(self.weight().kind())
     }
 
     /// The tasks of the product `[rows, outputs]` with rows of prefill, or of decode.

@@ -27,6 +27,7 @@ pub(crate) mod gemm;
 pub(crate) mod isa;
 mod kv;
 mod linear;
+pub(crate) mod operand;
 pub mod placement;
 pub(crate) mod pool;
 mod recurrent;

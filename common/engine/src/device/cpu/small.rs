@@ -1,11 +1,11 @@
 //! Every kernel of the portable tier on shapes so small that Miri runs all of them within minutes: it finds reads of
 //! uninitialized memory, accesses out of bounds and data races. `tests/miri.sh` runs these.
 
-use cake_checkpoint::{Activation, KvDtype, RotaryPairs};
+use cake_checkpoint::{Activation, FloatType, KvDtype, RotaryPairs};
 
 use super::activation::gated;
 use super::attention::{Attend, KvView, attend};
-use super::element::{Bf16, Element, F16, F32, FloatType};
+use super::element::{Bf16, Element, F16, F32};
 use super::elementwise::{above, add, rms_norm, rotate};
 use super::gemm::affine::exact::dequantize;
 use super::gemm::case::RowClass;
@@ -20,7 +20,7 @@ use crate::batch::AttendRow;
 use crate::device::Attending;
 use crate::options::Numerics;
 use crate::rope::Rotation;
-use crate::testing::{Random, product};
+use crate::testing::{Random, product, widened};
 
 const TIER: Tier = Tier::Portable(Portable);
 
@@ -93,14 +93,14 @@ fn products_with_plain_weights() {
     let (inputs, outputs, rows) = (37, 5, 3);
     let (x, bias) = (numbers(&mut random, rows * inputs), numbers(&mut random, outputs));
     let values = numbers(&mut random, outputs * inputs);
-    for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
+    for float in [FloatType::F32, FloatType::F16, FloatType::BF16] {
         let mut bytes = vec![0; values.len() * float.bytes()];
         match float {
             FloatType::F32 => F32::store(&values, &mut bytes),
             FloatType::F16 => F16::store(&values, &mut bytes),
-            FloatType::Bf16 => Bf16::store(&values, &mut bytes),
+            FloatType::BF16 => Bf16::store(&values, &mut bytes),
         }
-        let expected = by_definition(&x, &float.widen(&bytes), &bias);
+        let expected = by_definition(&x, &widened(float, &bytes), &bias);
         let matrix = Matrix { bytes: &bytes, float, inputs };
         let y = both(|| product(&Float, TIER, Weight::Float(matrix), Some(&bias), &x));
         assert_near(&y, &expected, 1e-4);
@@ -139,7 +139,7 @@ fn products_with_packed_weights() {
             let largest = expected.iter().fold(1.0f32, |largest, y| largest.max(y.abs()));
             for numerics in [Numerics::Exact, Numerics::Fast] {
                 let weight = Weight::Affine(weight);
-                let kernel = choose(TIER, weight.encoding(), RowClass::Decode, numerics);
+                let kernel = choose(TIER, weight.kind(), RowClass::Decode, numerics);
                 let y = product(kernel, TIER, weight, Some(&bias), &x);
                 // Activations are quantized to 16 bits, or 8, and a dot product has as many terms as there are inputs.
                 let steps = if acts == bytes { 120.0 } else { 32_000.0 };

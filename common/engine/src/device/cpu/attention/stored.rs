@@ -103,11 +103,12 @@ pub(crate) fn store(kv: KvDtype, head: &[f32], bytes: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use cake_checkpoint::FloatType;
+
     use super::*;
-    use crate::device::cpu::element::FloatType;
     use crate::device::cpu::isa::simd::Kernel;
     use crate::device::cpu::isa::tier::Tier;
-    use crate::testing::Random;
+    use crate::testing::{Random, widened};
 
     struct Widen<'a>(KvDtype, &'a [u8], usize);
 
@@ -146,8 +147,8 @@ mod tests {
                 let mut bytes = vec![0; 1 + kv.head_bytes(head_dim)]; // At an odd address.
                 store(kv, &head, &mut bytes[1..]);
                 let expected: Vec<f32> = match kv {
-                    KvDtype::F32 => FloatType::F32.widen(&bytes[1..]),
-                    KvDtype::F16 => FloatType::F16.widen(&bytes[1..]),
+                    KvDtype::F32 => widened(FloatType::F32, &bytes[1..]),
+                    KvDtype::F16 => widened(FloatType::F16, &bytes[1..]),
                     KvDtype::Q8 => {
                         let (codes, scales) = bytes[1..].split_at(head_dim);
                         kv_codes::decode(codes, scales).collect()

@@ -1,13 +1,12 @@
 //! Attention against its definition, and what must not change a bit.
 
-use cake_checkpoint::KvDtype;
+use cake_checkpoint::{FloatType, KvDtype};
 
 use super::*;
 use crate::batch::AttendRow;
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::pool::Pool;
 use crate::device::kv_codes::decode;
-use crate::testing::{Random, digest, some_of};
+use crate::testing::{Random, digest, some_of, widened};
 
 const BLOCK: usize = 4;
 /// Positions of a sequence at most: more than two spans.
@@ -159,7 +158,7 @@ impl Case {
                 return parts.flat_map(|(codes, scales)| decode(codes, scales)).collect();
             }
         };
-        plain.widen(cache)
+        widened(plain, cache)
     }
 
     /// The same in f64, from the definition.

@@ -1,6 +1,6 @@
 //! What decides which kernel computes a GEMM or GEMV.
 
-use super::weight::Encoding;
+use super::weight::WeightKind;
 use crate::device::cpu::isa::instructions::Isa;
 use crate::options::{Numerics, Precision};
 
@@ -9,7 +9,7 @@ use crate::options::{Numerics, Precision};
 pub(crate) struct Case {
     pub(crate) isa: Isa,
     /// How the weights are stored.
-    pub(crate) encoding: Encoding,
+    pub(crate) weight: WeightKind,
     /// Whether the rows of activations are of prefill or of decode.
     pub(crate) rows: RowClass,
     pub(crate) numerics: Numerics,

@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
+use crate::device::cpu::gemm::weight::{Matrix, Weight, WeightKind};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::pairs::{round_pairs, rounding_errors};
@@ -53,14 +53,14 @@ pub(crate) struct Pairs {
 
 // SAFETY: the result is set to zero before any task adds to it.
 unsafe impl Gemm for Pairs {
-    fn form(&self, _: Encoding) -> Form {
+    fn form(&self, _: WeightKind) -> Form {
         Form::Bf16Pairs { planes: self.precision.planes() }
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
         let (_, _, parallel) = weight.check(x, None);
         let split = Activations::split(proof(tier), self.precision, x, weight.inputs(), parallel);
-        Prepared::new(x, self.form(weight.encoding()), split)
+        Prepared::new(x, self.form(weight.kind()), split)
     }
 
     fn tasks<'a>(
@@ -73,7 +73,7 @@ unsafe impl Gemm for Pairs {
     ) -> Tasks<'a> {
         let (proof, precision) = (proof(tier), self.precision);
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
-        let x = x.made::<Activations>(self.form(weight.encoding()));
+        let x = x.made::<Activations>(self.form(weight.kind()));
         let weight = weight.float();
         // SAFETY: no task has a part of it yet.
         unsafe { y.zero() }; // Every panel adds to it.

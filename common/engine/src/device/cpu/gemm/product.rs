@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use super::target::Target;
-use super::weight::{CodeForm, Encoding, Weight};
+use super::weight::{CodeForm, Weight, WeightKind};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
@@ -18,7 +18,7 @@ use crate::device::cpu::pool::Tasks;
 /// Every method, if the table would not have given the kernel such weights on such a processor.
 pub(crate) unsafe trait Gemm: Sync {
     /// How activations are prepared for weights stored so.
-    fn form(&self, encoding: Encoding) -> Form;
+    fn form(&self, kind: WeightKind) -> Form;
 
     /// Prepares activations `x`, `[rows, inputs]`, for `weight` and for all others with as many inputs whose products
     /// take the same [`Form`].

@@ -25,6 +25,8 @@
 //!
 //! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
 
+use cake_checkpoint::FloatType;
+
 #[cfg(target_arch = "x86_64")]
 use super::affine::{avx2, tiles};
 use super::affine::{exact, plain};
@@ -37,8 +39,7 @@ use super::fp8::Fp8;
 #[cfg(target_arch = "x86_64")]
 use super::panel;
 use super::product::{Gemm, Scratch};
-use super::weight::{Encoding, SHORT_GROUP};
-use crate::device::cpu::element::FloatType;
+use super::weight::{SHORT_GROUP, WeightKind};
 use crate::device::cpu::isa::instructions::Isa;
 use crate::device::cpu::isa::tier::Tier;
 use crate::options::{Numerics, Precision};
@@ -177,13 +178,13 @@ pub(crate) static GEMMS: &[Entry] = &[
     },
     Entry {
         name: "fp8",
-        takes: |case| case.encoding == Encoding::Fp8,
+        takes: |case| case.weight == WeightKind::Fp8,
         bits: BitClass::Common,
         kernel: Some(&Fp8),
     },
     Entry {
         name: "decoded",
-        takes: |case| matches!(case.encoding, Encoding::Coded { .. }),
+        takes: |case| matches!(case.weight, WeightKind::Coded { .. }),
         bits: BitClass::Common,
         kernel: Some(&Decoded),
     },
@@ -206,28 +207,28 @@ fn two_bf16(case: &Case) -> bool {
 }
 
 fn is_float(case: &Case) -> bool {
-    matches!(case.encoding, Encoding::Float(_))
+    matches!(case.weight, WeightKind::Float(_))
 }
 
 fn is_bf16(case: &Case) -> bool {
-    case.encoding == Encoding::Float(FloatType::Bf16)
+    case.weight == WeightKind::Float(FloatType::BF16)
 }
 
 fn is_affine(case: &Case) -> bool {
-    matches!(case.encoding, Encoding::Affine(_))
+    matches!(case.weight, WeightKind::Affine(_))
 }
 
 /// Weights that share a scale and a bias where they are unpacked.
 fn unpacked(case: &Case) -> Option<usize> {
-    match case.encoding {
-        Encoding::Coded { group, .. } => group,
+    match case.weight {
+        WeightKind::Coded { group, .. } => group,
         _ => None,
     }
 }
 
 /// What has an [`InPlace`](super::weight::InPlace): all of these there are kernels for.
 fn is_in_place(case: &Case) -> bool {
-    matches!(case.encoding, Encoding::Coded { in_place: Some(_), .. })
+    matches!(case.weight, WeightKind::Coded { in_place: Some(_), .. })
 }
 
 fn has_pairs(case: &Case) -> bool {
@@ -248,11 +249,11 @@ pub(crate) fn entry(case: &Case) -> &'static Entry {
 /// The kernel of this processor for such products.
 pub(crate) fn choose(
     tier: Tier,
-    encoding: Encoding,
+    weight: WeightKind,
     rows: RowClass,
     numerics: Numerics,
 ) -> &'static dyn Gemm {
-    let entry = entry(&Case { isa: tier.isa(), encoding, rows, numerics });
+    let entry = entry(&Case { isa: tier.isa(), weight, rows, numerics });
     entry.kernel.expect("a program has the kernels for all processors that can run it")
 }
 
@@ -291,17 +292,17 @@ mod tests {
         RowClass::Prefill(Precision::Bf16x2),
     ];
 
-    fn names(isa: Isa, encoding: Encoding, numerics: Numerics) -> Vec<&'static str> {
+    fn names(isa: Isa, weight: WeightKind, numerics: Numerics) -> Vec<&'static str> {
         let rows = PREFILL.into_iter().chain([RowClass::Decode]);
-        rows.map(|rows| entry(&Case { isa, encoding, rows, numerics }).name).collect()
+        rows.map(|rows| entry(&Case { isa, weight, rows, numerics }).name).collect()
     }
 
     #[test]
     fn every_case_has_the_kernel_that_the_documentation_says() {
         let (fast, exact) = (Numerics::Fast, Numerics::Exact);
-        let bf16 = Encoding::Float(FloatType::Bf16);
+        let bf16 = WeightKind::Float(FloatType::BF16);
         let acts = Acts::Words;
-        let affine = Encoding::Affine(CodeForm { bits: Bits::Four, group: 64, acts });
+        let affine = WeightKind::Affine(CodeForm { bits: Bits::Four, group: 64, acts });
         let avx512 = |bf16, vnni| Isa::Avx512 { bf16, vnni };
         let tiles = ["bf16-tiles", "bf16-tiles", "bf16x2-tiles", "narrow-bf16-tiles"];
         assert_eq!(names(Isa::Amx, bf16, fast), tiles);
@@ -319,7 +320,7 @@ mod tests {
             assert_eq!(names(isa, bf16, fast), ["float"; 4]);
             assert_eq!(names(isa, affine, fast), ["affine-words"; 4]);
         }
-        let coded = |group, in_place| Encoding::Coded { group, is_narrow: true, acts, in_place };
+        let coded = |group, in_place| WeightKind::Coded { group, is_narrow: true, acts, in_place };
         let [long, short, none] = [Some(32), Some(16), None].map(|group| coded(group, None));
         assert_eq!(names(Isa::Amx, long, fast), ["unpacked-tiles"; 4]);
         assert_eq!(names(Isa::Amx, short, fast), ["unpacked-avx2"; 4]);
@@ -336,22 +337,22 @@ mod tests {
         assert_eq!(names(Isa::Amx, stream, fast), beside_one);
         assert_eq!(names(Isa::Amx, blocks, fast), beside_one);
         assert_eq!(names(Isa::Amx, apart, fast), ["in-place"; 4]);
-        for encoding in [blocks, apart, stream] {
-            assert_eq!(names(Isa::Avx2, encoding, fast), ["in-place"; 4]);
-            assert_eq!(names(avx512(true, false), encoding, fast), ["in-place"; 4]);
-            assert_eq!(names(avx512(false, true), encoding, fast), ["in-place"; 4]);
-            assert_eq!(names(Isa::Neon, encoding, fast), ["unpacked-words"; 4]);
-            assert_eq!(names(Isa::Avx2, encoding, exact), ["decoded"; 4]);
+        for kind in [blocks, apart, stream] {
+            assert_eq!(names(Isa::Avx2, kind, fast), ["in-place"; 4]);
+            assert_eq!(names(avx512(true, false), kind, fast), ["in-place"; 4]);
+            assert_eq!(names(avx512(false, true), kind, fast), ["in-place"; 4]);
+            assert_eq!(names(Isa::Neon, kind, fast), ["unpacked-words"; 4]);
+            assert_eq!(names(Isa::Avx2, kind, exact), ["decoded"; 4]);
         }
         for isa in [Isa::Amx, avx512(true, true), Isa::Neon] {
             assert_eq!(names(isa, long, exact), ["decoded"; 4]);
             for numerics in [fast, exact] {
-                assert_eq!(names(isa, Encoding::Fp8, numerics), ["fp8"; 4]);
+                assert_eq!(names(isa, WeightKind::Fp8, numerics), ["fp8"; 4]);
             }
             assert_eq!(names(isa, bf16, exact), ["float"; 4]);
             assert_eq!(names(isa, affine, exact), ["affine-dequantized"; 4]);
             for float in [FloatType::F32, FloatType::F16] {
-                assert_eq!(names(isa, Encoding::Float(float), fast), ["float"; 4]);
+                assert_eq!(names(isa, WeightKind::Float(float), fast), ["float"; 4]);
             }
         }
     }
@@ -375,12 +376,12 @@ mod tests {
     #[test]
     fn every_tier_of_this_processor_has_every_kernel_that_it_is_given() {
         let (bits, acts) = (Bits::Eight, Acts::Words);
-        let affine = Encoding::Affine(CodeForm { bits, group: 32, acts });
+        let affine = WeightKind::Affine(CodeForm { bits, group: 32, acts });
         for tier in Tier::all() {
-            for encoding in [Encoding::Float(FloatType::Bf16), affine] {
+            for kind in [WeightKind::Float(FloatType::BF16), affine] {
                 for rows in PREFILL.into_iter().chain([RowClass::Decode]) {
                     for numerics in [Numerics::Exact, Numerics::Fast] {
-                        choose(tier, encoding, rows, numerics);
+                        choose(tier, kind, rows, numerics);
                     }
                 }
             }

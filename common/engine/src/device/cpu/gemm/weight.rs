@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use cake_checkpoint::{Fp4, GgmlType, Unpacked};
+use cake_checkpoint::{FloatType, Fp4, GgmlType, Unpacked};
 
 use super::fp8::Fp8Matrix;
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::pool::PARALLEL_WORK;
 
 /// A stored matrix `[outputs, inputs]`, row-major, at any address.
@@ -271,9 +270,9 @@ impl Coded<'_> {
     }
 }
 
-/// How a matrix is stored.
+/// What of a matrix's encoding, and of what it is multiplied with, chooses a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Encoding {
+pub(crate) enum WeightKind {
     /// As numbers.
     Float(FloatType),
     /// As codes, `group` of which share a scale and a bias.
@@ -285,15 +284,15 @@ pub(crate) enum Encoding {
     Coded { group: Option<usize>, is_narrow: bool, acts: Acts, in_place: Option<InPlace> },
 }
 
-impl Encoding {
+impl WeightKind {
     /// The form of its codes.
     ///
     /// # Panics
     /// If there are none.
     pub(crate) fn affine(self) -> CodeForm {
         match self {
-            Encoding::Affine(form) => form,
-            Encoding::Coded { group: Some(group), is_narrow, acts, .. } => {
+            WeightKind::Affine(form) => form,
+            WeightKind::Coded { group: Some(group), is_narrow, acts, .. } => {
                 CodeForm { bits: if is_narrow { Bits::Six } else { Bits::Eight }, group, acts }
             }
             _ => unreachable!("the table gives numbers to other kernels"),
@@ -315,17 +314,17 @@ pub(crate) enum Weight<'a> {
 }
 
 impl<'a> Weight<'a> {
-    /// How it is stored.
-    pub(crate) fn encoding(&self) -> Encoding {
+    /// What chooses its kernel.
+    pub(crate) fn kind(&self) -> WeightKind {
         match self {
-            Weight::Float(matrix) => Encoding::Float(matrix.float),
+            Weight::Float(matrix) => WeightKind::Float(matrix.float),
             Weight::Affine(AffineMatrix { bits, group, acts, .. }) => {
-                Encoding::Affine(CodeForm { bits: *bits, group: *group, acts: *acts })
+                WeightKind::Affine(CodeForm { bits: *bits, group: *group, acts: *acts })
             }
-            Weight::Fp8(_) => Encoding::Fp8,
+            Weight::Fp8(_) => WeightKind::Fp8,
             Weight::Coded(matrix) => {
                 let Coded { group, is_narrow, acts, in_place, .. } = *matrix;
-                Encoding::Coded { group, is_narrow, acts, in_place }
+                WeightKind::Coded { group, is_narrow, acts, in_place }
             }
         }
     }
@@ -392,7 +391,7 @@ impl<'a> Weight<'a> {
             Weight::Affine(matrix) => matrix,
             Weight::Coded(Coded { inputs, .. }) => {
                 let (params, CodeForm { bits, group, acts }) =
-                    (FloatType::F32, self.encoding().affine());
+                    (FloatType::F32, self.kind().affine());
                 let (codes, scales, biases) = (&[], &[], &[]);
                 AffineMatrix { codes, scales, biases, params, bits, acts, group, inputs }
             }

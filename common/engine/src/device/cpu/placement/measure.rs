@@ -4,10 +4,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
+use cake_checkpoint::{FloatType, HUGE_PAGE_BYTES, MappedTensor};
 
 use crate::device::cpu::buffer::UninitVec;
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
 use crate::device::cpu::gemm::target::Target;
@@ -150,7 +149,7 @@ fn read_part(tensor: &MappedTensor, index: usize, parts: usize, numerics: Numeri
     };
     let matrix = Matrix { bytes, float, inputs: columns };
     let (tier, weight) = (Tier::detect(), Weight::Float(matrix));
-    let kernel = choose(tier, weight.encoding(), RowClass::Decode, numerics);
+    let kernel = choose(tier, weight.kind(), RowClass::Decode, numerics);
     let row = vec![0.01; columns];
     let row = kernel.prepare(tier, &weight, &row);
     let mut product = UninitVec::<f32>::new(matrix.outputs());

@@ -3,15 +3,17 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use super::call::Call;
 use crate::device::cpu::buffer::kept;
-use crate::device::cpu::element::{Element, F32, FloatType};
+use crate::device::cpu::element::{Element, F32, number};
 use crate::device::cpu::gemm::float::{
     self, Held, Product, decoded_scratch, outputs_at_once, with_decoded, with_held,
 };
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Encoding, Matrix, Weight};
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Matrix, Weight, WeightKind};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
@@ -21,7 +23,7 @@ pub(crate) struct Dequantized;
 
 // SAFETY: `Task` writes all rows of its outputs, and `by_outputs` gives the tasks all outputs.
 unsafe impl Gemm for Dequantized {
-    fn form(&self, _: Encoding) -> Form {
+    fn form(&self, _: WeightKind) -> Form {
         Form::F32
     }
 
@@ -112,8 +114,8 @@ impl Kernel for Dequantize<'_> {
         let codes = self.weight.codes.chunks_exact(group / bits.per_byte());
         let values = self.values.chunks_exact_mut(group);
         for (index, (codes, values)) in codes.zip(values).enumerate() {
-            let scale = simd.splat(params.value(self.weight.scales, index));
-            let bias = simd.splat(params.value(self.weight.biases, index));
+            let scale = simd.splat(number(params, self.weight.scales, index));
+            let bias = simd.splat(number(params, self.weight.biases, index));
             let values = values.as_chunks_mut().0;
             let widen = |codes: [f32; LANES], to: &mut [f32; LANES]| {
                 simd.store(simd.mul_add(scale, simd.load(&codes), bias), to);

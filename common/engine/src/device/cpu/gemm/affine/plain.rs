@@ -7,13 +7,15 @@
 
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
-use crate::device::cpu::element::FloatType;
+use crate::device::cpu::element::number;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{
-    AffineMatrix, Bits, Encoding, MAX_GROUP, SHORT_GROUP, Weight,
+    AffineMatrix, Bits, MAX_GROUP, SHORT_GROUP, Weight, WeightKind,
 };
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
@@ -44,13 +46,13 @@ pub(crate) struct Words;
 
 // SAFETY: `matmul` sets the result to zero before any task adds to it.
 unsafe impl Gemm for Words {
-    fn form(&self, encoding: Encoding) -> Form {
-        Form::Words(encoding.affine())
+    fn form(&self, kind: WeightKind) -> Form {
+        Form::Words(kind.affine())
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
         let codes = Activations::quantize(tier, &Call::new(*weight, None, x), Layout::Words);
-        Prepared::new(x, self.form(weight.encoding()), codes)
+        Prepared::new(x, self.form(weight.kind()), codes)
     }
 
     fn tasks<'a>(
@@ -62,7 +64,7 @@ unsafe impl Gemm for Words {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let call = Call::new(weight, bias, x.values());
-        matmul(tier, call, x.made(self.form(weight.encoding())), y)
+        matmul(tier, call, x.made(self.form(weight.kind())), y)
     }
 
     fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
@@ -212,7 +214,7 @@ impl Task<'_> {
 fn params<S: Simd>(simd: S, float: FloatType, bytes: &[u8], groups: usize, group: usize) -> S::V {
     let mut lanes = [0.0; LANES];
     for (lane, row) in lanes.iter_mut().zip(bytes.chunks_exact(groups * float.bytes())) {
-        *lane = float.value(row, group);
+        *lane = number(float, row, group);
     }
     simd.load(&lanes)
 }
@@ -236,7 +238,7 @@ fn square<S: Simd>(
         *to = match weight.params {
             FloatType::F32 => simd.load_f32(&padded),
             FloatType::F16 => simd.load_f16(half),
-            FloatType::Bf16 => simd.load_bf16(half),
+            FloatType::BF16 => simd.load_bf16(half),
         };
     }
     simd.transpose(rows)

@@ -1,15 +1,17 @@
 //! Every tier and shape against f64, and what must not change a bit.
 
+use cake_checkpoint::FloatType;
+
 use super::exact::dequantize;
 use super::plain::Words;
-use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
+use crate::device::cpu::element::{Bf16, Element, F16, F32};
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
 use crate::device::cpu::gemm::weight::{Acts, AffineMatrix, Bits, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
 use crate::options::Numerics;
-use crate::testing::{Random, digest, product, rounded, some_of};
+use crate::testing::{Random, digest, product, rounded, some_of, widened};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -34,7 +36,7 @@ fn store(float: FloatType, values: &[f32]) -> Vec<u8> {
     match float {
         FloatType::F32 => F32::store(values, &mut bytes[1..]),
         FloatType::F16 => F16::store(values, &mut bytes[1..]),
-        FloatType::Bf16 => Bf16::store(values, &mut bytes[1..]),
+        FloatType::BF16 => Bf16::store(values, &mut bytes[1..]),
     }
     bytes
 }
@@ -73,7 +75,7 @@ impl Stored {
 
     /// Code, scale and bias of every weight, from the definition.
     fn weights(&self) -> Vec<(f64, f64, f64)> {
-        let widen = |bytes: &[u8]| self.params.widen(&bytes[1..]);
+        let widen = |bytes: &[u8]| widened(self.params, &bytes[1..]);
         let (scales, biases) = (widen(&self.scales), widen(&self.biases));
         let code = |at: usize| match self.bits {
             Bits::Four => (self.codes[1 + at / 2] >> (4 * (at % 2))) & 0xf,
@@ -89,7 +91,7 @@ impl Stored {
 
 /// Every kind of matrix.
 fn kinds() -> impl Iterator<Item = Kind> {
-    let floats = [FloatType::F32, FloatType::F16, FloatType::Bf16];
+    let floats = [FloatType::F32, FloatType::F16, FloatType::BF16];
     let narrow = [Bits::Four, Bits::Six].into_iter();
     let codes = narrow.flat_map(|bits| [(bits, Acts::Bytes), (bits, Acts::Words)]);
     codes.chain([(Bits::Eight, Acts::Words)]).flat_map(move |bits| {
@@ -113,7 +115,7 @@ fn multiply(
     x: &[f32],
 ) -> Vec<f32> {
     let weight = Weight::Affine(stored.matrix());
-    let kernel = choose(tier, weight.encoding(), RowClass::Decode, numerics);
+    let kernel = choose(tier, weight.kind(), RowClass::Decode, numerics);
     product(kernel, tier, weight, bias, x)
 }
 

@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use crate::device::cpu::buffer::kept;
-use crate::device::cpu::element::{Element, F32, FloatType};
+use crate::device::cpu::element::{Element, F32};
 use crate::device::cpu::gemm::float::{
     Call, Product, decoded_scratch, outputs_at_once, with_decoded, with_held,
 };
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
+use crate::device::cpu::gemm::weight::{Matrix, Weight, WeightKind};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{Tasks, current_threads};
 
@@ -21,7 +23,7 @@ pub(crate) struct Decoded;
 
 // SAFETY: the tasks of `multiplied` write all rows of all outputs.
 unsafe impl Gemm for Decoded {
-    fn form(&self, _: Encoding) -> Form {
+    fn form(&self, _: WeightKind) -> Form {
         Form::F32
     }
 

@@ -1,5 +1,7 @@
 //! Every tier, encoding and shape against f64, and what must not change a bit.
 
+use std::sync::Arc;
+
 use cake_checkpoint::{Affine, Dtype, Encoding, GgmlType, MappedMatrix, MappedTensor, Memory};
 
 use super::{UNPACKED, Unpacked};
@@ -8,6 +10,7 @@ use crate::device::cpu::gemm::case::{Case, RowClass};
 use crate::device::cpu::gemm::table::{choose, entry};
 use crate::device::cpu::gemm::weight::{Acts, Bits};
 use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::operand::Operand;
 use crate::device::cpu::pool::Pool;
 use crate::matrix::StoredMatrix;
 use crate::options::{Numerics, Precision};
@@ -29,7 +32,7 @@ fn encodings() -> impl Iterator<Item = Encoding> {
 }
 
 /// A random matrix whose numbers are finite.
-fn random_matrix(random: &mut Random, encoding: Encoding, shape: [usize; 2]) -> StoredMatrix {
+fn random_matrix(random: &mut Random, encoding: Encoding, shape: [usize; 2]) -> Operand {
     let specs = encoding.parts(shape.map(|dimension| dimension as u64)).unwrap();
     let part = |spec: cake_checkpoint::PartSpec| {
         let dtype = spec.types[0];
@@ -57,7 +60,8 @@ fn random_matrix(random: &mut Random, encoding: Encoding, shape: [usize; 2]) -> 
         MappedTensor::from_memory(memory, dtype, spec.shape).unwrap()
     };
     let parts = specs.into_iter().map(part).collect();
-    StoredMatrix::new("it", MappedMatrix { encoding, parts }, shape[1]).unwrap()
+    let matrix = StoredMatrix::new("it", MappedMatrix { encoding, parts }, shape[1]).unwrap();
+    Operand::new(Arc::new(matrix))
 }
 
 /// Whether this byte of a part may be the upper one of a number of half precision, which some bits make an infinity.
@@ -76,20 +80,20 @@ fn signed(random: &mut Random, len: usize) -> Vec<f32> {
 fn multiply(
     tier: Tier,
     numerics: Numerics,
-    matrix: &StoredMatrix,
+    matrix: &Operand,
     bias: Option<&[f32]>,
     x: &[f32],
 ) -> Vec<f32> {
-    let weight = matrix.weight(0..matrix.rows());
-    let (encoding, prefill) = (weight.encoding(), RowClass::Prefill(Precision::Bf16x2));
-    let multiply = |rows| product(choose(tier, encoding, rows, numerics), tier, weight, bias, x);
-    let name = |rows| entry(&Case { isa: tier.isa(), encoding, rows, numerics }).name;
+    let weight = matrix.weight(0..matrix.matrix().rows());
+    let (kind, prefill) = (weight.kind(), RowClass::Prefill(Precision::Bf16x2));
+    let multiply = |rows| product(choose(tier, kind, rows, numerics), tier, weight, bias, x);
+    let name = |rows| entry(&Case { isa: tier.isa(), weight: kind, rows, numerics }).name;
     let found = multiply(RowClass::Decode);
     // Rows of a prompt give the same bits, by whichever kernel.
     assert!(
         name(RowClass::Decode) == name(prefill) || found == multiply(prefill),
-        "{encoding:?} {tier:?} {} rows",
-        x.len() / matrix.columns()
+        "{kind:?} {tier:?} {} rows",
+        x.len() / matrix.matrix().columns()
     );
     found
 }
@@ -109,7 +113,7 @@ fn agrees_with_f64_for_odd_shapes_and_all_encodings() {
             );
             let is_coarse = case != 1 && encoding.largest_code() < 64;
             let acts = if is_coarse { Acts::Bytes } else { Acts::Words };
-            let weights = matrix.decode(0..outputs);
+            let weights = matrix.matrix().decode(0..outputs);
             let (bias, x) = (signed(&mut random, outputs), signed(&mut random, rows * inputs));
             for numerics in [Numerics::Exact, Numerics::Fast] {
                 let seen: Vec<f64> = match (numerics, encoding.unpacked_group(inputs)) {
@@ -199,7 +203,7 @@ fn neither_rows_beside_nor_threads_nor_a_part_of_a_matrix_change_a_bit() {
                     assert!(alone == all[row * shape[0]..][..shape[0]], "{encoding} {tier:?}");
                 }
                 let weight = matrix.weight(40..90);
-                let kernel = choose(tier, weight.encoding(), RowClass::Decode, numerics);
+                let kernel = choose(tier, weight.kind(), RowClass::Decode, numerics);
                 let part = product(kernel, tier, weight, None, &x[..shape[1]]);
                 assert!(part == all[40..90], "{encoding} {tier:?}");
             }
@@ -212,16 +216,16 @@ fn activations_in_one_form_serve_every_kernel_that_takes_it() {
     let (mut random, inputs) = (Random::new(35), 512);
     let is_coded = |it: &Encoding| !matches!(it, Encoding::Float(_) | Encoding::Fp8(_));
     for precision in [Precision::Bf16, Precision::Bf16x2] {
-        let matrices: Vec<StoredMatrix> = Encoding::all()
+        let matrices: Vec<Operand> = Encoding::all()
             .into_iter()
             .filter(is_coded)
             .map(|it| random_matrix(&mut random, it, [5, inputs]).beside(precision, Numerics::Int8))
             .collect();
         for tier in Tier::fused() {
-            let kernel = |matrix: &StoredMatrix| {
-                let encoding = matrix.weight(0..5).encoding();
-                let kernel = choose(tier, encoding, RowClass::Decode, Numerics::Fast);
-                (kernel, kernel.form(encoding))
+            let kernel = |matrix: &Operand| {
+                let kind = matrix.weight(0..5).kind();
+                let kernel = choose(tier, kind, RowClass::Decode, Numerics::Fast);
+                (kernel, kernel.form(kind))
             };
             for rows in 1..=5 {
                 let x = signed(&mut random, rows * inputs);

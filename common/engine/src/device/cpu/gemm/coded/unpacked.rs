@@ -4,12 +4,14 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use crate::device::cpu::buffer::kept;
-use crate::device::cpu::element::{Element, F32, FloatType};
+use crate::device::cpu::element::{Element, F32};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{
-    AffineMatrix, CodeForm, Coded, Encoding, SHORT_GROUP, Weight,
+    AffineMatrix, CodeForm, Coded, SHORT_GROUP, Weight, WeightKind,
 };
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::tier::Tier;
@@ -50,8 +52,8 @@ pub(crate) struct Unpacked<G> {
 
 // SAFETY: the kernel writes all rows of the outputs that it is given, and these are all outputs.
 unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
-    fn form(&self, encoding: Encoding) -> Form {
-        self.kernel.form(encoding)
+    fn form(&self, kind: WeightKind) -> Form {
+        self.kernel.form(kind)
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
@@ -102,7 +104,7 @@ unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
 impl Held {
     /// Some outputs as an affine matrix with a code in each byte.
     fn unpack(&mut self, weight: Coded<'_>, outputs: Range<usize>) -> AffineMatrix<'_> {
-        let CodeForm { bits, group, acts } = Weight::Coded(weight).encoding().affine();
+        let CodeForm { bits, group, acts } = Weight::Coded(weight).kind().affine();
         let (count, groups) =
             (outputs.len() * weight.inputs, outputs.len() * weight.inputs / group);
         let codes = kept(&mut self.codes, count, 0);

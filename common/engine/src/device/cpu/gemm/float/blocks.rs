@@ -9,9 +9,11 @@
 
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use super::call::Call;
 use crate::device::cpu::buffer::kept;
-use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
+use crate::device::cpu::element::{Bf16, Element, F16, F32};
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
@@ -129,7 +131,7 @@ impl Call<'_> {
         match self.weight.float {
             FloatType::F32 => self.widen::<S, F32>(simd, block, weights),
             FloatType::F16 => self.widen::<S, F16>(simd, block, weights),
-            FloatType::Bf16 => self.widen::<S, Bf16>(simd, block, weights),
+            FloatType::BF16 => self.widen::<S, Bf16>(simd, block, weights),
         }
         let most = if S::MANY_REGISTERS { 6 } else { 3 };
         let mut ahead = self.ahead(block, block.rows.len().div_ceil(most) * S::PARTS);

@@ -1,8 +1,10 @@
 //! The GEMV, and the GEMM of a few rows, with an f32, f16 or bf16 matrix: weights are widened as they come from memory,
 //! once for each register tile of one row, two or four.
 
+use cake_checkpoint::FloatType;
+
 use super::call::Call;
-use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
+use crate::device::cpu::element::{Bf16, Element, F16, F32};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, Prefetch};
 use crate::device::cpu::isa::simd::{LANES, Simd};
 
@@ -29,7 +31,7 @@ impl Call<'_> {
         match self.weight.float {
             FloatType::F32 => self.passes::<S, F32>(simd),
             FloatType::F16 => self.passes::<S, F16>(simd),
-            FloatType::Bf16 => self.passes::<S, Bf16>(simd),
+            FloatType::BF16 => self.passes::<S, Bf16>(simd),
         }
     }
 

@@ -14,13 +14,14 @@ mod tests;
 use std::cell::RefCell;
 
 pub(super) use self::blocks::Held;
+use cake_checkpoint::FloatType;
+
 use self::blocks::{LEAST_ROWS, OUTPUTS};
 pub(super) use self::call::Call;
 use self::direct::STRIP;
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
+use crate::device::cpu::gemm::weight::{Matrix, Weight, WeightKind};
 use crate::device::cpu::isa::prefetch::Prefetch;
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
@@ -66,15 +67,15 @@ pub(crate) struct Float;
 
 // SAFETY: `Product` writes all rows of its outputs, and the tasks' ranges are all outputs.
 unsafe impl Gemm for Float {
-    fn form(&self, encoding: Encoding) -> Form {
-        match encoding {
-            Encoding::Float(FloatType::Bf16) => Form::EvensFirst,
+    fn form(&self, kind: WeightKind) -> Form {
+        match kind {
+            WeightKind::Float(FloatType::BF16) => Form::EvensFirst,
             _ => Form::F32,
         }
     }
 
     fn prepare<'x>(&self, _: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        match self.form(weight.encoding()) {
+        match self.form(weight.kind()) {
             Form::EvensFirst => {
                 let (_, _, parallel) = weight.check(x, None);
                 Prepared::new(x, Form::EvensFirst, evens_first(x, weight.inputs(), parallel))
@@ -94,7 +95,7 @@ unsafe impl Gemm for Float {
         let weight = weight.float();
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
         let x = match weight.float {
-            FloatType::Bf16 => x.made::<Vec<f32>>(Form::EvensFirst),
+            FloatType::BF16 => x.made::<Vec<f32>>(Form::EvensFirst),
             FloatType::F32 | FloatType::F16 => x.values(),
         };
         let target = y;

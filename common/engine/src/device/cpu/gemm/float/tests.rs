@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::cpu::element::{Bf16, Element, F16, F32};
 use crate::device::cpu::pool::Pool;
-use crate::testing::{Random, assert_product, digest, product};
+use crate::testing::{Random, assert_product, digest, product, widened};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -15,9 +15,9 @@ fn weights(random: &mut Random, float: FloatType, elements: usize) -> (Vec<u8>, 
     match float {
         FloatType::F32 => F32::store(&values, &mut bytes[1..]),
         FloatType::F16 => F16::store(&values, &mut bytes[1..]),
-        FloatType::Bf16 => Bf16::store(&values, &mut bytes[1..]),
+        FloatType::BF16 => Bf16::store(&values, &mut bytes[1..]),
     }
-    let stored = float.widen(&bytes[1..]);
+    let stored = widened(float, &bytes[1..]);
     (bytes, stored)
 }
 
@@ -32,7 +32,7 @@ fn agrees_with_f64_for_odd_shapes_types_and_addresses() {
         let inputs = 1 + random.below(130);
         let outputs = 1 + random.below(40);
         let rows = 1 + random.below(30);
-        for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
+        for float in [FloatType::F32, FloatType::F16, FloatType::BF16] {
             let (bytes, stored) = weights(&mut random, float, inputs * outputs);
             let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
             let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
@@ -51,8 +51,8 @@ fn agrees_with_f64_for_odd_shapes_types_and_addresses() {
 fn rows_and_threads_do_not_change_a_bit() {
     let mut random = Random::new(12);
     let (inputs, outputs) = (203, 301);
-    let (bytes, _) = weights(&mut random, FloatType::Bf16, inputs * outputs);
-    let matrix = Matrix { bytes: &bytes[1..], float: FloatType::Bf16, inputs };
+    let (bytes, _) = weights(&mut random, FloatType::BF16, inputs * outputs);
+    let matrix = Matrix { bytes: &bytes[1..], float: FloatType::BF16, inputs };
     for (tier, rows) in Tier::all().into_iter().flat_map(|tier| [(tier, 7), (tier, 27)]) {
         let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
         let together = multiply(tier, matrix, None, &x);
@@ -75,7 +75,7 @@ fn fused_tiers_agree_to_the_bit() {
     let floats = [
         (FloatType::F32, 0x79bd_e566_6909_2938),
         (FloatType::F16, 0x4739_d8e2_ddd2_904e),
-        (FloatType::Bf16, 0x9ab6_fccc_dfee_56ce),
+        (FloatType::BF16, 0x9ab6_fccc_dfee_56ce),
     ];
     for (float, expected) in floats {
         let (bytes, _) = weights(&mut random, float, inputs * outputs);
@@ -94,7 +94,7 @@ fn fused_tiers_agree_to_the_bit() {
 fn rows_that_pass_over_several_blocks_are_those_alone() {
     let mut random = Random::new(14);
     let (inputs, outputs, rows) = (2 * 1024 + 52, 2 * OUTPUTS + 7, 197);
-    for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
+    for float in [FloatType::F32, FloatType::F16, FloatType::BF16] {
         let (bytes, _) = weights(&mut random, float, inputs * outputs);
         let matrix = Matrix { bytes: &bytes[1..], float, inputs };
         let bias: Vec<f32> = (0..outputs).map(|_| random.signed()).collect();

@@ -1,8 +1,8 @@
 //! FP8 matrices, as GEMM kernels take them.
 
-use cake_checkpoint::{Dtype, e8m0};
+use cake_checkpoint::{Dtype, FloatType, e8m0};
 
-use crate::device::cpu::element::FloatType;
+use crate::device::cpu::element::number;
 use crate::device::cpu::pool::PARALLEL_WORK;
 
 /// How scales are stored.
@@ -36,9 +36,8 @@ impl ScaleType {
     pub(crate) fn takes(self, scales: &[u8]) -> bool {
         let is_taken = |scale: f32| !scale.is_finite() || (256.0 * scale).is_finite();
         match self {
-            ScaleType::Float(float) => {
-                (0..scales.len() / float.bytes()).all(|index| is_taken(float.value(scales, index)))
-            }
+            ScaleType::Float(float) => (0..scales.len() / float.bytes())
+                .all(|index| is_taken(number(float, scales, index))),
             ScaleType::E8m0 => scales.iter().all(|scale| is_taken(e8m0(*scale))),
         }
     }
@@ -115,7 +114,7 @@ impl Row<'_> {
     pub(super) fn factor(&self, block: usize) -> f32 {
         let index = self.first + block;
         let scale = match self.scale {
-            ScaleType::Float(float) => float.value(self.scales, index),
+            ScaleType::Float(float) => number(float, self.scales, index),
             ScaleType::E8m0 => e8m0(self.scales[index]),
         };
         256.0 * scale

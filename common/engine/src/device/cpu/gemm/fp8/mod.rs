@@ -16,7 +16,7 @@ use crate::device::cpu::gemm::coded::{TASKS_PER_THREAD, multiplied};
 use crate::device::cpu::gemm::float::decoded_scratch;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Encoding, Weight};
+use crate::device::cpu::gemm::weight::{Weight, WeightKind};
 use crate::device::cpu::isa::prefetch::Prefetch;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{Tasks, current_threads};
@@ -27,7 +27,7 @@ pub(crate) struct Fp8;
 // SAFETY: `Direct` writes all rows of its outputs, and the tasks' ranges are all outputs; `multiplied` promises the
 // same.
 unsafe impl Gemm for Fp8 {
-    fn form(&self, _: Encoding) -> Form {
+    fn form(&self, _: WeightKind) -> Form {
         Form::F32
     }
 

@@ -1,15 +1,18 @@
 //! The kernel beside the one that decodes by the encoding's definition, whose bits it gives, and its bits.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use cake_checkpoint::{
-    Dtype, Encoding, Fp8 as Format, MappedMatrix, MappedTensor, Memory, RowsAt, Unpacked, e8m0,
+    Dtype, Encoding, FloatType, Fp8 as Format, MappedMatrix, MappedTensor, Memory, RowsAt,
+    Unpacked, e8m0,
 };
 
 use super::*;
-use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
+use crate::device::cpu::element::{Bf16, Element, F16, F32};
 use crate::device::cpu::gemm::coded::Decoded;
 use crate::device::cpu::gemm::weight::{Acts, Coded, Decode};
+use crate::device::cpu::operand::Operand;
 use crate::device::cpu::pool::Pool;
 use crate::matrix::StoredMatrix;
 use crate::testing::{Random, digest, product};
@@ -208,8 +211,8 @@ fn a_matrix_with_a_scale_that_is_too_large_is_decoded() {
         let parts = vec![numbers, tensor(Dtype::F32, vec![1], &scale.to_le_bytes())];
         let encoding = Encoding::Fp8(Format::Matrix);
         let matrix = StoredMatrix::new("it", MappedMatrix { encoding, parts }, 3).unwrap();
-        let kernel = matrix.weight(0..2).encoding();
-        assert_eq!(kernel == crate::device::cpu::gemm::weight::Encoding::Fp8, is_taken, "{scale}");
+        let kernel = Operand::new(Arc::new(matrix)).weight(0..2).kind();
+        assert_eq!(kernel == WeightKind::Fp8, is_taken, "{scale}");
     }
     assert!(ScaleType::E8m0.takes(&[0, 127, 246, 255]) && !ScaleType::E8m0.takes(&[127, 247]));
 }

@@ -40,7 +40,7 @@ use super::vnni::direct as vnni;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{
-    Acts, AffineMatrix, Bits, CodeForm, Coded, Encoding, InPlace, SHORT_GROUP, Weight,
+    Acts, AffineMatrix, Bits, CodeForm, Coded, InPlace, SHORT_GROUP, Weight, WeightKind,
 };
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Avx512;
@@ -52,12 +52,12 @@ pub(crate) struct WordPairs;
 
 // SAFETY: `Product::tasks` gives the tasks all rows of all outputs, and each writes all of its own.
 unsafe impl Gemm for WordPairs {
-    fn form(&self, encoding: Encoding) -> Form {
-        form(encoding.affine())
+    fn form(&self, kind: WeightKind) -> Form {
+        form(kind.affine())
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        prepare(tier, weight, x, weight.encoding().affine())
+        prepare(tier, weight, x, weight.kind().affine())
     }
 
     fn tasks<'a>(
@@ -69,7 +69,7 @@ unsafe impl Gemm for WordPairs {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
-        let codes = x.made(form(weight.encoding().affine()));
+        let codes = x.made(form(weight.kind().affine()));
         if let Some(vnni) =
             tier.avx512().and_then(Avx512::vnni).filter(|_| rows <= wide_direct::ROWS)
         {
@@ -102,12 +102,12 @@ pub(crate) struct InPlacePairs;
 
 // SAFETY: as above.
 unsafe impl Gemm for InPlacePairs {
-    fn form(&self, encoding: Encoding) -> Form {
-        form(codes_in_place(encoding))
+    fn form(&self, kind: WeightKind) -> Form {
+        form(codes_in_place(kind))
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        prepare(tier, weight, x, codes_in_place(weight.encoding()))
+        prepare(tier, weight, x, codes_in_place(weight.kind()))
     }
 
     fn tasks<'a>(
@@ -119,7 +119,7 @@ unsafe impl Gemm for InPlacePairs {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
-        let x = x.made(form(codes_in_place(weight.encoding())));
+        let x = x.made(form(codes_in_place(weight.kind())));
         let coded = weight.coded();
         let Coded { bytes, scales, biases, float, divisor, .. } = coded;
         let Coded { outputs, inputs, group, in_place, acts, .. } = coded;
@@ -172,10 +172,10 @@ unsafe impl Gemm for InPlacePairs {
 
 /// The form of codes as they lie: numbers of 4 bits that follow each other are read as affine codes are, all else is
 /// made bytes of in registers.
-fn codes_in_place(encoding: Encoding) -> CodeForm {
-    let form = encoding.affine();
-    match encoding {
-        Encoding::Coded { in_place: Some(InPlace::Fp4(Fp4::Mx)), .. } => {
+fn codes_in_place(kind: WeightKind) -> CodeForm {
+    let form = kind.affine();
+    match kind {
+        WeightKind::Coded { in_place: Some(InPlace::Fp4(Fp4::Mx)), .. } => {
             CodeForm { bits: Bits::Four, ..form }
         }
         _ => form,

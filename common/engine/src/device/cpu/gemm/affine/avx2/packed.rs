@@ -2,10 +2,11 @@
 
 use std::arch::x86_64::*;
 
+use cake_checkpoint::FloatType;
+
 use super::codes::{Codes, nibbles};
 use super::lanes::transposed_words;
 use super::stored::{LANES, Params, Stored, VECTOR_BYTES};
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::weight::AffineMatrix;
 
 /// Codes of 4 bits, `GROUP` to a scale.

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use super::codes::Codes;
 use super::packed::{Row, params};
 use super::pattern::{PATTERNS, Pattern, read};
 use super::stored::{LANES, Params, Stored, VECTOR_BYTES, ask};
-use crate::device::cpu::element::FloatType;
 
 /// Codes of 5 or 6 bits, or `SHORT` ones of 2 or 3, `GROUP` to a scale.
 #[derive(Clone, Copy)]

@@ -6,11 +6,12 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use super::super::activations::Activations;
 use super::super::call::Call;
 use super::super::vnni::task::{PARAM_GROUPS, Task, own_ahead};
 use super::shape::{STEP, Tile, widen};
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, MIN_GROUP};
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
@@ -299,7 +300,7 @@ unsafe fn widen_params(float: FloatType, from: *const u8) -> __m512i {
         match float {
             FloatType::F32 => _mm512_loadu_si512(from.cast()),
             FloatType::F16 => _mm512_castps_si512(_mm512_cvtph_ps(half())),
-            FloatType::Bf16 => _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half())),
+            FloatType::BF16 => _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half())),
         }
     }
 }

@@ -19,7 +19,7 @@ use super::call::Call;
 use super::vnni::direct::{self, FEW_ROWS as DIRECT_ROWS};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Encoding, Weight};
+use crate::device::cpu::gemm::weight::{Weight, WeightKind};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Amx;
 use crate::device::cpu::pool::Tasks;
@@ -45,8 +45,8 @@ enum Tiled {
 
 // SAFETY: in each of the three a task writes all rows of its outputs, and `by_outputs` gives the tasks all outputs.
 unsafe impl Gemm for ByteTiles {
-    fn form(&self, encoding: Encoding) -> Form {
-        Form::ByteTiles(encoding.affine())
+    fn form(&self, kind: WeightKind) -> Form {
+        Form::ByteTiles(kind.affine())
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
@@ -57,7 +57,7 @@ unsafe impl Gemm for ByteTiles {
             rows if rows <= FEW_ROWS => Tiled::Few(FewPacked::new(proof, &call, &activations)),
             _ => Tiled::Many(Packed::new(proof, &call, &activations)),
         };
-        Prepared::new(x, self.form(weight.encoding()), Ready { activations, tiles })
+        Prepared::new(x, self.form(weight.kind()), Ready { activations, tiles })
     }
 
     fn tasks<'a>(
@@ -69,7 +69,7 @@ unsafe impl Gemm for ByteTiles {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let (proof, call) = (proof(tier), Call::new(weight, bias, x.values()));
-        let Ready { activations, tiles } = x.made(self.form(weight.encoding()));
+        let Ready { activations, tiles } = x.made(self.form(weight.kind()));
         match tiles {
             Tiled::None => {
                 let vnni = proof.avx512().vnni();

@@ -4,8 +4,9 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use super::super::activations::Activations;
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::AffineMatrix;
 use crate::device::cpu::isa::prefetch::prefetch;

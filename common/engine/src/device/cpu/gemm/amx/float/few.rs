@@ -14,7 +14,7 @@ use super::in_place::{InPlace, Prefetches, Step};
 use super::shape::{STEP, STRIP, Tile, proof, row_bytes};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
+use crate::device::cpu::gemm::weight::{Matrix, Weight, WeightKind};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::pairs::split_pairs;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles, tile, transpose_into, zero};
@@ -99,7 +99,7 @@ pub(crate) struct NarrowTiles;
 // SAFETY: the passes are all rows, a task writes each pass's rows of its outputs, and the tasks' ranges are all
 // outputs.
 unsafe impl Gemm for NarrowTiles {
-    fn form(&self, _: Encoding) -> Form {
+    fn form(&self, _: WeightKind) -> Form {
         Form::NarrowBf16Tiles
     }
 

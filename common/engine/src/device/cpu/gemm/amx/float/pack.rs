@@ -120,8 +120,9 @@ impl<'a> Packer<'a> {
 
 #[cfg(test)]
 mod tests {
+    use cake_checkpoint::FloatType;
+
     use super::*;
-    use crate::device::cpu::element::FloatType;
     use crate::device::cpu::gemm::weight::Matrix;
     use crate::device::cpu::isa::x86::Amx;
     use crate::device::cpu::isa::x86::tiles::LINE;
@@ -135,7 +136,7 @@ mod tests {
         // 3 lines and 20 bytes per output.
         let (inputs, count) = (106, 70);
         let bytes: Vec<u8> = (0..2 * inputs * count).map(|at| (at % 251) as u8 + 1).collect();
-        let weight = Matrix { bytes: &bytes, float: FloatType::Bf16, inputs };
+        let weight = Matrix { bytes: &bytes, float: FloatType::BF16, inputs };
         let stored = |output: usize, at: usize| {
             let inside = output < count && at < weight.row_bytes();
             if inside { bytes[output * weight.row_bytes() + at] } else { 0 }

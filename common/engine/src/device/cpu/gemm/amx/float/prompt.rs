@@ -13,7 +13,7 @@ use crate::device::cpu::buffer::kept;
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Encoding, Weight};
+use crate::device::cpu::gemm::weight::{Weight, WeightKind};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles};
@@ -55,14 +55,14 @@ pub(crate) struct PromptTiles {
 
 // SAFETY: a task writes all rows of its outputs, and the tasks' ranges are all outputs.
 unsafe impl Gemm for PromptTiles {
-    fn form(&self, _: Encoding) -> Form {
+    fn form(&self, _: WeightKind) -> Form {
         Form::Bf16Tiles { planes: self.precision.planes() }
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
         let (_, _, parallel) = weight.check(x, None);
         let split = Activations::split(proof(tier), self.precision, x, weight.inputs(), parallel);
-        Prepared::new(x, self.form(weight.encoding()), split)
+        Prepared::new(x, self.form(weight.kind()), split)
     }
 
     fn tasks<'a>(
@@ -75,7 +75,7 @@ unsafe impl Gemm for PromptTiles {
     ) -> Tasks<'a> {
         let proof = proof(tier);
         let (_, outputs, parallel) = weight.check(x.values(), bias);
-        let x = x.made::<Activations>(self.form(weight.encoding()));
+        let x = x.made::<Activations>(self.form(weight.kind()));
         let target = y;
         let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
         let share = share.next_multiple_of(STRIP).max(STRIP);

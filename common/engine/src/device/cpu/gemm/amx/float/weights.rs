@@ -3,8 +3,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use cake_checkpoint::FloatType;
+
 use super::shape::{STEP, STRIP_LINES};
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Weight};
 use crate::device::cpu::isa::prefetch::prefetch;
 use crate::device::cpu::isa::x86::pairs::round_pairs;
@@ -189,7 +190,7 @@ fn widen(float: FloatType, bytes: &[u8]) -> __m512 {
     match float {
         FloatType::F32 => _mm512_castsi512_ps(bits),
         FloatType::F16 => _mm512_cvtph_ps(_mm512_castsi512_si256(bits)),
-        FloatType::Bf16 => {
+        FloatType::BF16 => {
             let bits = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
         }
@@ -200,7 +201,7 @@ fn widen(float: FloatType, bytes: &[u8]) -> __m512 {
 mod tests {
     use super::super::prompt::PromptTiles;
     use super::*;
-    use crate::device::cpu::element::{Bf16, Element, F16, F32};
+    use crate::device::cpu::element::{Bf16, Element, F16, F32, number};
     use crate::device::cpu::gemm::weight::Matrix;
     use crate::device::cpu::isa::tier::Tier;
     use crate::device::cpu::isa::x86::Amx;
@@ -215,7 +216,7 @@ mod tests {
         match float {
             FloatType::F32 => F32::store(&values, &mut bytes[1..]),
             FloatType::F16 => F16::store(&values, &mut bytes[1..]),
-            FloatType::Bf16 => Bf16::store(&values, &mut bytes[1..]),
+            FloatType::BF16 => Bf16::store(&values, &mut bytes[1..]),
         }
         bytes
     }
@@ -229,8 +230,8 @@ mod tests {
                     Bits::Four => (matrix.codes[at / 2] >> (4 * (at % 2))) & 0xf,
                     Bits::Six | Bits::Eight => matrix.codes[at],
                 };
-                let scale = matrix.params.value(matrix.scales, at / matrix.group);
-                let bias = matrix.params.value(matrix.biases, at / matrix.group);
+                let scale = number(matrix.params, matrix.scales, at / matrix.group);
+                let bias = number(matrix.params, matrix.biases, at / matrix.group);
                 scale.mul_add(f32::from(code), bias)
             })
             .collect();
@@ -246,7 +247,7 @@ mod tests {
             return;
         };
         let mut random = Random::new(61);
-        let floats = [FloatType::F32, FloatType::F16, FloatType::Bf16];
+        let floats = [FloatType::F32, FloatType::F16, FloatType::BF16];
         let kinds = [Bits::Four, Bits::Eight].into_iter().flat_map(|bits| {
             [32, 64, 128]
                 .into_iter()
@@ -264,7 +265,7 @@ mod tests {
             let packed =
                 AffineMatrix { codes, scales, biases, params: float, bits, acts, group, inputs };
             let stored = rounded(&packed);
-            let stored = Matrix { bytes: &stored, float: FloatType::Bf16, inputs };
+            let stored = Matrix { bytes: &stored, float: FloatType::BF16, inputs };
             let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
             let bias: Vec<f32> = (0..outputs).map(|_| random.signed()).collect();
             let kernel = PromptTiles { precision: Precision::Bf16 };

@@ -1,14 +1,16 @@
 //! Every kernel that multiplies bf16 weights with rounded activations, against f64 and against itself
 //! in other company.
 
-use crate::device::cpu::element::{Bf16, Element, FloatType};
+use cake_checkpoint::FloatType;
+
+use crate::device::cpu::element::{Bf16, Element};
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
 use crate::device::cpu::gemm::weight::{Matrix, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
 use crate::options::{Numerics, Precision};
-use crate::testing::{Random, assert_product, product};
+use crate::testing::{Random, assert_product, product, widened};
 
 /// Relative to the sum of absolute products: some thousand roundings of 2^-24, most of which cancel,
 /// and bf16 products below 2^-126 that count as zero.
@@ -29,7 +31,7 @@ fn ways() -> Vec<Way> {
 fn multiply(way: Way, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
     let weight = Weight::Float(weight);
     let rows = way.1.map_or(RowClass::Decode, RowClass::Prefill);
-    product(choose(way.0, weight.encoding(), rows, Numerics::Fast), way.0, weight, bias, x)
+    product(choose(way.0, weight.kind(), rows, Numerics::Fast), way.0, weight, bias, x)
 }
 
 fn random(random: &mut Random, len: usize) -> Vec<f32> {
@@ -44,7 +46,7 @@ fn stored(values: &[f32]) -> Vec<u8> {
 }
 
 fn matrix(bytes: &[u8], inputs: usize) -> Matrix<'_> {
-    Matrix { bytes: &bytes[1..], float: FloatType::Bf16, inputs }
+    Matrix { bytes: &bytes[1..], float: FloatType::BF16, inputs }
 }
 
 /// What is left of an activation in this precision.
@@ -70,7 +72,7 @@ fn agrees_with_f64_on_rounded_activations() {
         let x = random(&mut numbers, rows * inputs);
         let bias = random(&mut numbers, outputs);
         let y = multiply(way, matrix(&weights, inputs), Some(&bias), &x);
-        let weights = FloatType::Bf16.widen(&weights[1..]);
+        let weights = widened(FloatType::BF16, &weights[1..]);
         let x: Vec<f64> = x.iter().map(|&x| kept(x, way.1)).collect();
         let what = format!("case {case} of {way:?}, {rows} × {inputs} × {outputs}");
         assert_product(&y, &x, (&weights, &bias), TOLERANCE, &what);
