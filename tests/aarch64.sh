@@ -65,12 +65,11 @@ done
 
 # Kernels are optimized, because emulated code is slow enough; they are of one crate, so the rest is optimized less,
 # and nothing more is done when all is linked. (A profile for "every package" would hold for procedural macros and
-# build scripts, too, which nobody waits for.) Model checks try orders of a model of memory that is no processor's:
-# elsewhere they find the same, and much sooner. What candle computes is no kernel of ours, and much to build.
+# build scripts, too, which nobody waits for.) What candle computes is no kernel of ours, and much to build.
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=$((2 * $(nproc))) CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 export RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
 kernels='profile.release.package.cake-engine.opt-level=2'
 # One of each type and encoding of weights, and of each kind of operation; and of cases that chance makes, fewer.
 export CAKE_TEST_ONE_OF=${CAKE_TEST_ONE_OF:-3}
 export CAKE_GOLDEN=${CAKE_GOLDEN:-llama,mistral,llama3-tied,qwen2-mlx4,llama-mlx8,qwen3-moe-mlx4,deepseek-v3,gemma4-moe,cohere2,qwen3_5,nemotron-h,lfm2,gpt-oss,llama4}
-cargo test --release --lib --package cake-engine --no-default-features --target "$target" --config "$kernels" -- --skip pool::model
+cargo test --release --lib --package cake-engine --no-default-features --target "$target" --config "$kernels"
