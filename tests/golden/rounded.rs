@@ -54,6 +54,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "qwen3-moe-fp8",
     "mistral3-fp8",
     "llama-nvfp4",
+    "llama-modelopt",
     "gpt-oss-mxfp4",
     "llama-awq4",
     "llama-ct-int4",

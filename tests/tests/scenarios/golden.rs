@@ -122,6 +122,7 @@ answers_as_the_reference_does! {
     experts_of_numbers_of_a_byte: "qwen3-moe-fp8",
     numbers_of_a_byte_with_one_scale: "mistral3-fp8",
     pairs_behind_two_scales: "llama-nvfp4",
+    pairs_beside_numbers_of_a_byte: "llama-modelopt",
     gpt_oss_as_it_is_published: "gpt-oss-mxfp4",
     gpt_oss_of_mlx: "gpt-oss-mlx",
     llama_in_4_bits_of_awq: "llama-awq4",

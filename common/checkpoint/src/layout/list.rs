@@ -5,6 +5,7 @@ use super::compressed_tensors::CompressedFloats;
 use super::format::Layout;
 use super::fp8::Fp8Files;
 use super::mlx::Mlx;
+use super::modelopt::ModelOptFiles;
 use super::mxfp4::Mxfp4Files;
 use super::packing::Packing;
 
@@ -15,6 +16,7 @@ pub(super) fn layout(packing: &Packing) -> Box<dyn Layout> {
         Packing::Fp8(blocks) => Box::new(Fp8Files { blocks: *blocks }),
         Packing::Mxfp4 => Box::new(Mxfp4Files),
         Packing::CompressedFloats(blocks) => Box::new(CompressedFloats { blocks: *blocks }),
+        Packing::ModelOpt(blocks) => Box::new(ModelOptFiles { blocks: *blocks }),
         Packing::Gptq(layout) => Box::new(layout.clone()),
         Packing::Awq(layout) => Box::new(layout.clone()),
         Packing::Bitsandbytes => Box::new(BitsandbytesFiles),

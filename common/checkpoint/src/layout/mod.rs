@@ -11,6 +11,7 @@ mod gptq;
 mod integers;
 mod list;
 mod mlx;
+mod modelopt;
 mod module;
 mod mxfp4;
 mod pack_quantized;

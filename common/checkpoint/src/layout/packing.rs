@@ -17,6 +17,8 @@ pub enum Packing {
     Mxfp4,
     /// As compressed-tensors does with floating-point numbers; those of a byte in such blocks, or as [`Packing::Fp8`].
     CompressedFloats(Option<Fp8>),
+    /// As NVIDIA's Model Optimizer does; numbers of a byte in such blocks, or as [`Packing::Fp8`].
+    ModelOpt(Option<Fp8>),
     /// As GPTQ does.
     Gptq(Gptq),
     /// As AWQ does.

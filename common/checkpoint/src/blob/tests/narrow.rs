@@ -9,6 +9,7 @@ fn layers_of_packed_numbers_survive_blob_and_manifest_byte_for_byte() {
         "qwen3-moe-fp8",
         "mistral3-fp8",
         "llama-nvfp4",
+        "llama-modelopt",
         "gpt-oss-mxfp4",
         "gpt-oss-mlx",
         "llama-nf4",

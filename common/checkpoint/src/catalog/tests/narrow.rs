@@ -35,6 +35,14 @@ fn golden_checkpoints_open_and_say_how_each_matrix_is_stored() {
             Encoding::Fp4(Fp4::NvDivided),
             &[&[128, 128], &[128, 16], &[1]],
         ),
+        (
+            "llama-modelopt",
+            "mlp.down_proj",
+            Encoding::Fp4(Fp4::NvMultiplied),
+            &[&[128, 128], &[128, 16], &[1]],
+        ),
+        ("llama-modelopt", "self_attn.k_proj", Encoding::Fp8(Fp8::Matrix), &[&[64, 128], &[1]]),
+        ("llama-modelopt", "self_attn.o_proj", Encoding::Fp8(Fp8::Row), &[&[128, 128], &[128, 1]]),
         ("gpt-oss-mxfp4", "mlp.experts.2.up_proj", Encoding::Fp4(Fp4::Mx), &[&[96, 32], &[96, 2]]),
         (
             "gpt-oss-mxfp4",
@@ -132,6 +140,11 @@ fn scales_of(module: &str) -> String {
     format!("{module}.weight_scale_inv")
 }
 
+/// What others than `fp8` call them.
+fn scale_of(module: &str) -> String {
+    format!("{module}.weight_scale")
+}
+
 #[test]
 fn scales_may_be_of_several_types_and_have_an_older_name() {
     let mut tiny = in_blocks();
@@ -215,16 +228,34 @@ fn a_grid_of_other_blocks_and_types_that_are_none() {
     assert!(error.to_string().contains("F8_E5M2"), "{error}");
 }
 
+/// What a file calls the parts of pairs of 4 bits: the pairs, their scales and what all scales have in common; and a scale of
+/// activations.
+type PairWords = [&'static str; 4];
+const COMPRESSED: PairWords =
+    ["weight_packed", "weight_scale", "weight_global_scale", "input_global_scale"];
+const OPTIMIZED: PairWords = ["weight", "weight_scale", "weight_scale_2", "input_scale"];
+
 /// A tiny checkpoint whose network has pairs of 4 bits, of compressed-tensors, all else plain.
 fn in_pairs() -> TinyCheckpoint {
+    let config = json!({"quant_method": "compressed-tensors",
+        "format": "nvfp4-pack-quantized", "ignore": ["re:.*attn.*", "lm_head"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4,
+            "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": true}}}});
+    pairs(config, COMPRESSED, &[1])
+}
+
+/// The same of NVIDIA's Model Optimizer.
+fn optimized(algorithm: &str) -> TinyCheckpoint {
+    let config = json!({"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["*attn*"]});
+    pairs(config, OPTIMIZED, &[])
+}
+
+fn pairs(config: Value, words: PairWords, one_number: &[u64]) -> TinyCheckpoint {
     let mut tiny = TinyCheckpoint::single(1);
     tiny.config["hidden_size"] = 64.into();
     tiny.config["intermediate_size"] = 32.into();
     tiny.files.insert("model.safetensors".into(), crate::testing::tensors(&tiny.config));
-    tiny.config["quantization_config"] = json!({"quant_method": "compressed-tensors",
-        "format": "nvfp4-pack-quantized", "ignore": ["re:.*attn.*", "lm_head"],
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4,
-            "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": true}}}});
+    tiny.config["quantization_config"] = config;
     let all = tensors(&mut tiny);
     for module in ["gate_proj", "up_proj", "down_proj"].map(|it| format!("model.layers.0.mlp.{it}"))
     {
@@ -234,11 +265,12 @@ fn in_pairs() -> TinyCheckpoint {
         let codes = bytes[..(rows * columns / 2) as usize].to_vec();
         let scales = vec![0x38; (rows * columns / 16) as usize];
         let one = 1f32.to_le_bytes().to_vec();
+        let [packed, scale, global, input] = words.map(|word| format!("{module}.{word}"));
         all.extend([
-            (format!("{module}.weight_packed"), "U8", vec![rows, columns / 2], codes),
-            (format!("{module}.weight_scale"), "F8_E4M3", vec![rows, columns / 16], scales),
-            (format!("{module}.weight_global_scale"), "F32", vec![1], one.clone()),
-            (format!("{module}.input_global_scale"), "F32", vec![1], one),
+            (packed, "U8", vec![rows, columns / 2], codes),
+            (scale, "F8_E4M3", vec![rows, columns / 16], scales),
+            (global, "F32", one_number.to_vec(), one.clone()),
+            (input, "F32", one_number.to_vec(), one),
         ]);
     }
     tiny
@@ -246,29 +278,44 @@ fn in_pairs() -> TinyCheckpoint {
 
 #[test]
 fn pairs_of_four_bits_without_one_of_their_tensors_or_with_an_odd_one() {
-    assert_eq!(stored_up(&in_pairs()), "nvfp4-divided");
-    for word in ["weight_packed", "weight_scale", "weight_global_scale"] {
-        let mut tiny = in_pairs();
-        let gone = format!("{UP}.{word}");
-        tensors(&mut tiny).retain(|made| made.0 != gone);
-        let error = catalog_error(&tiny);
-        let CatalogError::MissingTensors { tensors } = &error else { panic!("{error}") };
-        assert_eq!(tensors[..], [gone]);
+    let nvfp4 = || optimized("NVFP4");
+    assert_eq!(
+        [stored_up(&in_pairs()), stored_up(&nvfp4())],
+        ["nvfp4-divided", "nvfp4-multiplied"]
+    );
+    for (tiny, [packed, scale, global, _]) in
+        [(&in_pairs as &dyn Fn() -> TinyCheckpoint, COMPRESSED), (&nvfp4, OPTIMIZED)]
+    {
+        for word in [packed, scale, global] {
+            let mut tiny = tiny();
+            let gone = format!("{UP}.{word}");
+            tensors(&mut tiny).retain(|made| made.0 != gone);
+            let error = catalog_error(&tiny);
+            let CatalogError::MissingTensors { tensors } = &error else { panic!("{error}") };
+            assert_eq!(tensors[..], [gone]);
+        }
+        for (word, dtype, shape) in [
+            (packed, "U8", &[32, 16][..]),
+            (packed, "I32", &[32, 8]),
+            (scale, "F8_E4M3", &[32, 2]),
+            (scale, "I8", &[32, 4]),
+            (global, "F32", &[2]),
+            (global, "BF16", &[1]),
+        ] {
+            let mut tiny = tiny();
+            let name = format!("{UP}.{word}");
+            change(&mut tiny, &name, dtype, shape);
+            let error = catalog_error(&tiny);
+            assert!(error.to_string().contains(&name), "{error}");
+        }
     }
-    for (word, dtype, shape) in [
-        ("weight_packed", "U8", &[32, 16][..]),
-        ("weight_packed", "I32", &[32, 8]),
-        ("weight_scale", "F8_E4M3", &[32, 2]),
-        ("weight_scale", "U8", &[32, 4]),
-        ("weight_global_scale", "F32", &[2]),
-        ("weight_global_scale", "BF16", &[1]),
-    ] {
-        let mut tiny = in_pairs();
-        let name = format!("{UP}.{word}");
-        change(&mut tiny, &name, dtype, shape);
-        let error = catalog_error(&tiny);
-        assert!(error.to_string().contains(&name), "{error}");
-    }
+    // What U8 says of scales, only one of the two programs means.
+    let mut tiny = in_pairs();
+    change(&mut tiny, &scale_of(UP), "U8", &[32, 4]);
+    assert!(catalog_error(&tiny).to_string().contains(&scale_of(UP)));
+    let mut tiny = nvfp4();
+    change(&mut tiny, &scale_of(UP), "U8", &[32, 4]);
+    assert_eq!(stored_up(&tiny), "nvfp4-multiplied");
     // In the same files there may be numbers of a byte.
     let mut tiny = in_pairs();
     tensors(&mut tiny).retain(|made| !made.0.starts_with(UP));
@@ -276,6 +323,33 @@ fn pairs_of_four_bits_without_one_of_their_tensors_or_with_an_odd_one() {
     tensors(&mut tiny).push(made(&format!("{UP}.weight"), &[32, 64]));
     change(&mut tiny, &format!("{UP}.weight"), "F8_E4M3", &[32, 64]);
     assert_eq!(stored_up(&tiny), "fp8-row");
+}
+
+#[test]
+fn numbers_of_a_byte_of_nvidias_optimizer() {
+    for (algorithm, shape, scales, dtype, text) in [
+        ("FP8", &[80, 96][..], &[][..], "F32", "fp8-matrix"),
+        ("FP8_PER_CHANNEL_PER_TOKEN", &[80, 96], &[80], "F32", "fp8-row"),
+        ("fp8_pb_wo", &[80, 96], &[1, 1, 1, 1], "F32", "fp8-128x128"),
+        ("MXFP8", &[80, 96], &[80, 3], "U8", "fp8-1x32"),
+    ] {
+        let mut tiny = optimized(algorithm);
+        tiny.config["hidden_size"] = 96.into();
+        tiny.config["intermediate_size"] = 80.into();
+        tiny.files.insert("model.safetensors".into(), crate::testing::tensors(&tiny.config));
+        change(&mut tiny, &format!("{UP}.weight"), "F8_E4M3", shape);
+        tensors(&mut tiny).push(made(&scale_of(UP), &[1]));
+        change(&mut tiny, &scale_of(UP), dtype, scales);
+        assert_eq!(stored_up(&tiny), text, "{algorithm}");
+        change(&mut tiny, &scale_of(UP), dtype, &[3, 2]);
+        let error = catalog_error(&tiny).to_string();
+        assert!(error.contains(&scale_of(UP)), "{algorithm}: {error}");
+    }
+    // What weights are multiplied with before they are packed is no part of a model's arithmetic here.
+    let mut tiny = optimized("NVFP4");
+    tensors(&mut tiny).push(made(&format!("{UP}.pre_quant_scale"), &[64]));
+    let error = catalog_error(&tiny).to_string();
+    assert!(error.contains(&format!("{UP}.pre_quant_scale")), "{error}");
 }
 
 #[test]

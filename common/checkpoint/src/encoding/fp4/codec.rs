@@ -37,7 +37,9 @@ impl Codec for Fp4Codec {
         };
         let (types, must) = match kind {
             Fp4::Mx => (&[Dtype::F8E8M0], "scales must be F8_E8M0, or U8 that mean the same"),
-            Fp4::Nv | Fp4::NvDivided => (&[Dtype::F8E4M3], "scales must be F8_E4M3"),
+            Fp4::Nv | Fp4::NvDivided | Fp4::NvMultiplied => {
+                (&[Dtype::F8E4M3], "scales must be F8_E4M3")
+            }
         };
         let scales =
             PartSpec { part: Part::Scales, types, shape: vec![rows, columns / group], must };
@@ -45,9 +47,9 @@ impl Codec for Fp4Codec {
             part: Part::Global,
             types: &[Dtype::F32],
             shape: vec![1],
-            must: "what divides all scales must be F32",
+            must: "what divides or multiplies all scales must be F32",
         };
-        let global = (kind == Fp4::NvDivided).then_some(global);
+        let global = kind.has_global().then_some(global);
         Some([codes, scales].into_iter().chain(global).collect())
     }
 
@@ -130,7 +132,7 @@ struct Stored<'a> {
     codes: &'a [u8],
     /// A byte for each group.
     scales: &'a [u8],
-    /// What divides all scales.
+    /// What divides or multiplies all scales.
     global: Option<f32>,
 }
 
@@ -140,25 +142,26 @@ struct Stored<'a> {
 /// If it has others.
 fn stored<'a>(encoding: Encoding, parts: &[(Dtype, &'a [u8])]) -> (Fp4, Stored<'a>) {
     match (encoding, parts) {
-        (Encoding::Fp4(Fp4::NvDivided), &[(_, codes), (_, scales), (_, global)]) => {
-            let global = global.first_chunk().expect("the divisor has four bytes");
+        (Encoding::Fp4(kind), &[(_, codes), (_, scales), (_, global)]) if kind.has_global() => {
+            let global = global.first_chunk().expect("a number of four bytes");
             let global = Some(f32::from_le_bytes(*global));
-            (Fp4::NvDivided, Stored { codes, scales, global })
+            (kind, Stored { codes, scales, global })
         }
-        (Encoding::Fp4(kind), &[(_, codes), (_, scales)]) => {
+        (Encoding::Fp4(kind), &[(_, codes), (_, scales)]) if !kind.has_global() => {
             (kind, Stored { codes, scales, global: None })
         }
         _ => panic!("a matrix of numbers of 4 bits has the parts of its kind"),
     }
 }
 
-/// The number that a scale's byte is, divided by what divides all.
+/// The number that a scale's byte is, divided or multiplied by what all are.
 fn scale_of(kind: Fp4, byte: u8, global: Option<f32>) -> f32 {
-    let scale = match kind {
-        Fp4::Mx => e8m0(byte),
-        Fp4::Nv | Fp4::NvDivided => E4M3[usize::from(byte)],
-    };
-    global.map_or(scale, |global| scale / global)
+    match (kind, global) {
+        (Fp4::Mx, _) => e8m0(byte),
+        (Fp4::NvDivided, Some(global)) => E4M3[usize::from(byte)] / global,
+        (Fp4::NvMultiplied, Some(global)) => E4M3[usize::from(byte)] * global,
+        _ => E4M3[usize::from(byte)],
+    }
 }
 
 #[cfg(test)]
@@ -169,7 +172,7 @@ mod tests {
         let mut out = vec![f32::NAN; codes.len() * 2];
         let global = global.to_le_bytes();
         let parts = [(Dtype::U8, codes), (kind.scale(), scales), (Dtype::F32, &global[..])];
-        let count = if kind == Fp4::NvDivided { 3 } else { 2 };
+        let count = if kind.has_global() { 3 } else { 2 };
         let at = RowsAt::start(kind.group());
         Encoding::Fp4(kind).decode_rows(at, &parts[..count], &mut out);
         out
@@ -189,6 +192,7 @@ mod tests {
                     Fp4::Mx => 2f64.powi(i32::from(byte) - 127),
                     Fp4::Nv => f64::from(E4M3[usize::from(byte)]),
                     Fp4::NvDivided => f64::from((f64::from(E4M3[usize::from(byte)]) / 3.0) as f32),
+                    Fp4::NvMultiplied => f64::from(E4M3[usize::from(byte)] * 3.0),
                 };
                 let expected = (f64::from(E2M1[usize::from(code)]) * scale) as f32;
                 assert_eq!(found.to_bits(), expected.to_bits(), "{kind} {index}");
@@ -212,8 +216,10 @@ mod tests {
     #[test]
     fn rows_that_are_not_whole_groups_are_no_such_matrix() {
         assert!(Encoding::Fp4(Fp4::Mx).parts([3, 48]).is_none());
-        let parts = Encoding::Fp4(Fp4::NvDivided).parts([3, 48]).unwrap();
-        let shapes: Vec<&[u64]> = parts.iter().map(|part| &part.shape[..]).collect();
-        assert_eq!(shapes, [&[3, 24][..], &[3, 3], &[1]]);
+        for kind in [Fp4::NvDivided, Fp4::NvMultiplied] {
+            let parts = Encoding::Fp4(kind).parts([3, 48]).unwrap();
+            let shapes: Vec<&[u64]> = parts.iter().map(|part| &part.shape[..]).collect();
+            assert_eq!(shapes, [&[3, 24][..], &[3, 3], &[1]]);
+        }
     }
 }

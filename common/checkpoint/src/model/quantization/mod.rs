@@ -7,6 +7,7 @@ mod fp8;
 mod gptq;
 mod integers;
 mod mlx;
+mod modelopt;
 mod modules;
 mod mxfp4;
 mod pack_quantized;
@@ -30,6 +31,7 @@ const METHODS: &[(&str, Read)] = &[
     ("compressed-tensors", compressed_tensors::read),
     ("fp8", fp8::read),
     ("gptq", gptq::read),
+    ("modelopt", modelopt::read),
     ("mxfp4", mxfp4::read),
 ];
 

@@ -48,6 +48,20 @@ fn methods_say_what_shares_a_scale() {
     ] {
         assert_eq!(said(&of("compressed-tensors", group(weights))), text);
     }
+    let producer = json!({"name": "modelopt", "version": "0.37.0"});
+    for (algorithm, text) in [
+        ("NVFP4", "nvfp4-multiplied"),
+        ("W4A16_NVFP4", "nvfp4-multiplied"),
+        ("MIXED_PRECISION", "nvfp4-multiplied"),
+        ("FP8", "fp8-matrix"),
+        ("FP8_PER_CHANNEL_PER_TOKEN", "fp8-row"),
+        ("fp8_pb_wo", "fp8-128x128"),
+        ("MXFP8", "fp8-1x32"),
+    ] {
+        let fields = json!({"quant_algo": algorithm, "producer": producer, "ignore": ["lm_head"],
+            "kv_cache_scheme": {"num_bits": 8, "type": "float"}, "config_groups": {}});
+        assert_eq!(said(&of("modelopt", fields)), text);
+    }
     for (mode, bits, size, encoding) in [
         ("mxfp4", 4, 32, Encoding::Fp4(Fp4::Mx)),
         ("nvfp4", 4, 16, Encoding::Fp4(Fp4::Nv)),
@@ -85,6 +99,14 @@ refuses! {
         E::UnsupportedQuantization { .. }, "quantization_config.rotated";
     refuses_what_nobody_knows_of_mxfp4: of("mxfp4", json!({"swizzle": "cdna"})),
         E::UnsupportedQuantization { .. }, "quantization_config.swizzle";
+    refuses_an_algorithm_of_modelopt: of("modelopt", json!({"quant_algo": "W4A8_AWQ"})),
+        E::UnsupportedQuantization { .. }, "quantization_config.quant_algo \"W4A8_AWQ\"";
+    refuses_modelopt_without_an_algorithm: of("modelopt", json!({"ignore": []})),
+        E::Missing { .. }, "quantization_config.quant_algo";
+    refuses_what_nobody_knows_of_modelopt: of("modelopt", json!({"quant_algo": "NVFP4", "rotated": true})),
+        E::UnsupportedQuantization { .. }, "quantization_config.rotated";
+    refuses_pairs_of_modelopt_in_other_groups: of("modelopt", json!({"quant_algo": "NVFP4", "group_size": 32})),
+        E::UnsupportedQuantization { .. }, "quantization_config.group_size 32";
     refuses_a_format_of_compressed_tensors: of("compressed-tensors",
         with(group(json!({})), json!({"format": "marlin-24"}))),
         E::UnsupportedQuantization { .. }, "quantization_config.format \"marlin-24\"";

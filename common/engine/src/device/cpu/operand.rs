@@ -3,14 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cake_checkpoint::{Encoding, FloatType, Unpacked};
+use cake_checkpoint::{Encoding, FloatType, Fp4, Unpacked};
 
 use super::gemm::affine::exact::dequantize;
 use super::gemm::case::RowClass;
 use super::gemm::fp8::{Fp8Matrix, ScaleType};
 use super::gemm::product::Gemm;
 use super::gemm::table::choose;
-use super::gemm::weight::{Acts, AffineMatrix, Bits, Coded, Decode, InPlace, Matrix, Weight};
+use super::gemm::weight::{
+    Acts, AffineMatrix, Bits, Coded, Decode, Global, InPlace, Matrix, Weight,
+};
 use super::isa::tier::Tier;
 use crate::matrix::StoredMatrix;
 use crate::options::{Numerics, Precision};
@@ -117,7 +119,7 @@ impl Operand {
             scales: &[],
             biases: &[],
             float: FloatType::F32,
-            divisor: None,
+            global: None,
         };
         let bytes = |part| matrix.part_of(part, &rows);
         match (matrix.encoding(), matrix.parts()) {
@@ -128,12 +130,17 @@ impl Operand {
                 let float = FloatType::of(scales.dtype());
                 coded.float = float.expect("checked when the matrix was made");
             }
-            (Encoding::Fp4(kind), [_, scales, divisors @ ..]) => {
+            (Encoding::Fp4(kind), [_, scales, globals @ ..]) => {
                 coded.in_place = Some(InPlace::Fp4(kind));
                 coded.scales = bytes(scales);
-                coded.divisor = divisors.first().map(|divisor| {
-                    let bytes = divisor.bytes().first_chunk();
-                    f32::from_le_bytes(*bytes.expect("checked when the matrix was made: one F32"))
+                coded.global = globals.first().map(|global| {
+                    let bytes = global.bytes().first_chunk();
+                    let bytes = bytes.expect("checked when the matrix was made: one F32");
+                    let number = f32::from_le_bytes(*bytes);
+                    match kind {
+                        Fp4::NvMultiplied => Global::Multiplies(number),
+                        Fp4::Mx | Fp4::Nv | Fp4::NvDivided => Global::Divides(number),
+                    }
                 });
             }
             _ => {}

@@ -20,9 +20,14 @@ fn numbers(checkpoint: &Checkpoint, module: &str, shape: [u64; 2]) -> Vec<f32> {
 #[test]
 fn they_become_plain_numbers_of_the_same_value() {
     let home = tempfile::tempdir().unwrap();
-    for name in
-        ["qwen2-fp8-block", "qwen3-moe-fp8", "mistral3-fp8", "llama-nvfp4", "qwen2-nf4-plain"]
-    {
+    for name in [
+        "qwen2-fp8-block",
+        "qwen3-moe-fp8",
+        "mistral3-fp8",
+        "llama-nvfp4",
+        "llama-modelopt",
+        "qwen2-nf4-plain",
+    ] {
         let path = home.path().join(name);
         let wide = converted(name, HubFormat::Safetensors, Encode::Float(FloatType::F32), &path);
         let wide = wide.checkpoint().unwrap();
@@ -47,7 +52,7 @@ fn they_become_plain_numbers_of_the_same_value() {
 #[test]
 fn they_stay_in_no_format_that_has_other_names_for_them() {
     let home = tempfile::tempdir().unwrap();
-    for name in ["qwen2-fp8-block", "llama-nvfp4", "qwen2-nf4-plain", "llama-nf4"] {
+    for name in ["qwen2-fp8-block", "llama-nvfp4", "llama-modelopt", "llama-nf4"] {
         for encode in [Encode::AsStored, Encode::Affine(Scheme::Q4)] {
             let error = job(name, HubFormat::Safetensors, encode, home.path()).unwrap_err();
             assert!(matches!(error, Error::Unsupported(Unsupported::Encoding { .. })), "{error}");

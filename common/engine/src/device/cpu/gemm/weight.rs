@@ -224,9 +224,19 @@ pub(crate) struct Coded<'a> {
     /// the type of both where they are numbers,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     pub(crate) float: FloatType,
-    /// and what divides them all.
+    /// and what all are divided by or multiplied with.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
-    pub(crate) divisor: Option<f32>,
+    pub(crate) global: Option<Global>,
+}
+
+/// One number of a matrix that changes all its scales.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for it"))]
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Global {
+    /// It divides them.
+    Divides(f32),
+    /// It multiplies them.
+    Multiplies(f32),
 }
 
 /// Encodings, beside numbers and affine codes of a byte or half of one, that kernels may read in place, as they lie.

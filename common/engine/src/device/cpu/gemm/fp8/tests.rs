@@ -97,7 +97,7 @@ impl Stored {
             scales: &[],
             biases: &[],
             float: FloatType::F32,
-            divisor: None,
+            global: None,
         })
     }
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::codes::{Codes, nibbles};
 use super::narrow::{TWICE_AND_12, e4m3, half_e8m0};
 use super::stored::{DIRECT_ROWS, LANES, Params, Stored, VECTOR_BYTES, ask, centred};
+use crate::device::cpu::gemm::weight::Global;
 
 /// A matrix of such numbers.
 #[derive(Clone, Copy)]
@@ -44,9 +45,9 @@ impl<'a> Numbers<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Mx<'a>(Numbers<'a>);
 
-/// NVFP4: 16 to a scale that is an E4M3, which is divided by a number if there is one.
+/// NVFP4: 16 to a scale that is an E4M3, which is divided by a number, or multiplied with one, if there is one.
 #[derive(Clone, Copy)]
-pub(super) struct Nv<'a>(Numbers<'a>, Option<f32>);
+pub(super) struct Nv<'a>(Numbers<'a>, Option<Global>);
 
 impl<'a> Mx<'a> {
     /// As [`Numbers::new`].
@@ -57,8 +58,8 @@ impl<'a> Mx<'a> {
 
 impl<'a> Nv<'a> {
     /// As [`Numbers::new`].
-    pub(super) fn new(parts: [&'a [u8]; 2], shape: [usize; 2], divisor: Option<f32>) -> Nv<'a> {
-        Nv(Numbers::new(parts, shape, Self::GROUP), divisor)
+    pub(super) fn new(parts: [&'a [u8]; 2], shape: [usize; 2], global: Option<Global>) -> Nv<'a> {
+        Nv(Numbers::new(parts, shape, Self::GROUP), global)
     }
 }
 
@@ -176,15 +177,18 @@ unsafe fn nv_params(
     rows: &[Row; LANES],
     first: usize,
     count: usize,
-    divisor: Option<f32>,
+    global: Option<Global>,
 ) -> Params {
     let half = _mm256_set1_ps(0.5);
     // SAFETY: the caller's promises.
     unsafe {
-        match divisor {
+        match global {
             None => params(rows, first, count, |bytes| _mm256_mul_ps(half, e4m3(bytes))),
-            Some(divisor) => params(rows, first, count, |bytes| {
-                _mm256_mul_ps(half, _mm256_div_ps(e4m3(bytes), _mm256_set1_ps(divisor)))
+            Some(Global::Divides(global)) => params(rows, first, count, |bytes| {
+                _mm256_mul_ps(half, _mm256_div_ps(e4m3(bytes), _mm256_set1_ps(global)))
+            }),
+            Some(Global::Multiplies(global)) => params(rows, first, count, |bytes| {
+                _mm256_mul_ps(half, _mm256_mul_ps(e4m3(bytes), _mm256_set1_ps(global)))
             }),
         }
     }

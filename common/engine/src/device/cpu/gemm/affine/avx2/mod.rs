@@ -121,7 +121,7 @@ unsafe impl Gemm for InPlacePairs {
         let (rows, _, parallel) = weight.check(x.values(), bias);
         let x = x.made(form(codes_in_place(weight.kind())));
         let coded = weight.coded();
-        let Coded { bytes, scales, biases, float, divisor, .. } = coded;
+        let Coded { bytes, scales, biases, float, global, .. } = coded;
         let Coded { outputs, inputs, group, in_place, acts, .. } = coded;
         let product = product(tier, (rows, parallel), acts, bias, x, y);
         let (parts, shape) = ([bytes, scales], [outputs, inputs]);
@@ -161,7 +161,9 @@ unsafe impl Gemm for InPlacePairs {
             InPlace::Blocks(GgmlType::Iq4Xs) => blocks!(Iq4Xs),
             InPlace::Blocks(GgmlType::Mxfp4) => blocks!(Mxfp4),
             InPlace::Fp4(Fp4::Mx) => product.tasks(Mx::new(parts, shape)),
-            InPlace::Fp4(Fp4::Nv | Fp4::NvDivided) => product.tasks(Nv::new(parts, shape, divisor)),
+            InPlace::Fp4(Fp4::Nv | Fp4::NvDivided | Fp4::NvMultiplied) => {
+                product.tasks(Nv::new(parts, shape, global))
+            }
         }
     }
 
