@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde_json::Value;
+
 use super::error::ConfigError;
 use super::family;
 use super::fields::Fields;
@@ -43,6 +45,14 @@ pub(super) fn quoted(json: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// What a text of bounded length says.
+fn read(json: &[u8]) -> Result<Value, ConfigError> {
+    if json.len() > MAX_CONFIG_BYTES {
+        return Err(ConfigError::TooLarge { bytes: json.len() });
+    }
+    serde_json::from_slice(&quoted(json)).map_err(ConfigError::Json)
+}
+
 impl ModelSpec {
     /// Reads a `config.json` as written by transformers 4 or 5.
     ///
@@ -51,11 +61,28 @@ impl ModelSpec {
     /// # Errors
     /// [`ConfigError`], naming the field, for what is malformed and for what is not supported.
     pub fn parse(config_json: &[u8]) -> Result<ModelSpec, ConfigError> {
-        if config_json.len() > MAX_CONFIG_BYTES {
-            return Err(ConfigError::TooLarge { bytes: config_json.len() });
+        ModelSpec::parse_value(&read(config_json)?)
+    }
+
+    /// The same where a file beside it says how matrices are stored (`hf_quant_config.json` of NVIDIA's Model Optimizer), which
+    /// counts where the configuration does not say it.
+    ///
+    /// # Errors
+    /// As [`ModelSpec::parse`], of both.
+    pub fn parse_beside(config_json: &[u8], beside: &[u8]) -> Result<ModelSpec, ConfigError> {
+        let mut value = read(config_json)?;
+        let is_said = |field: &&str| value.get(*field).is_some_and(|it| !it.is_null());
+        if !quantization::FIELDS.iter().any(is_said)
+            && let Some(said) = quantization::beside(&read(beside)?)?
+            && let Some(fields) = value.as_object_mut()
+        {
+            fields.insert(quantization::FIELDS[1].to_owned(), said);
         }
-        let value = serde_json::from_slice(&quoted(config_json)).map_err(ConfigError::Json)?;
-        let fields = Fields::new(&value)?;
+        ModelSpec::parse_value(&value)
+    }
+
+    fn parse_value(value: &Value) -> Result<ModelSpec, ConfigError> {
+        let fields = Fields::new(value)?;
         let family = family::of(&fields)?;
         let mut spec = (family.read)(&fields)?;
         spec.quantization = quantization::read(&fields)?;

@@ -345,6 +345,31 @@ fn numbers_of_a_byte_of_nvidias_optimizer() {
         let error = catalog_error(&tiny).to_string();
         assert!(error.contains(&scale_of(UP)), "{algorithm}: {error}");
     }
+    // Older ones say it in a file of its own.
+    let mut tiny = optimized("NVFP4");
+    tiny.config.as_object_mut().unwrap().remove("quantization_config");
+    let file = tiny.write().join("hf_quant_config.json");
+    let write = |algorithm: Value| {
+        let said = json!({"quant_algo": algorithm, "kv_cache_quant_algo": "FP8", "group_size": 16,
+            "exclude_modules": ["lm_head"]});
+        let said = json!({"producer": {"name": "modelopt"}, "quantization": said});
+        std::fs::write(&file, said.to_string()).unwrap();
+    };
+    write("NVFP4".into());
+    assert_eq!(stored_up(&tiny), "nvfp4-multiplied");
+    for (algorithm, refusals) in [
+        (json!("NVFP4_AWQ"), ["hf_quant_config.json", "NVFP4_AWQ"]),
+        (Value::Null, [UP, "is not part of"]),
+    ] {
+        write(algorithm);
+        let error = tiny.refusal().to_string();
+        assert!(refusals.iter().all(|refusal| error.contains(refusal)), "{error}");
+    }
+    std::fs::write(&file, "{}").unwrap();
+    assert!(tiny.refusal().to_string().contains("quantization"));
+    // Where the configuration says it, nobody looks there.
+    tiny.config["quantization_config"] = optimized("NVFP4").config["quantization_config"].clone();
+    assert_eq!(stored_up(&tiny), "nvfp4-multiplied");
     // What weights are multiplied with before they are packed is no part of a model's arithmetic here.
     let mut tiny = optimized("NVFP4");
     tensors(&mut tiny).push(made(&format!("{UP}.pre_quant_scale"), &[64]));

@@ -1,5 +1,6 @@
 //! A model in safetensors files: a directory of them with `config.json`, one of them, or their index.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use super::header::TensorInfo;
@@ -14,6 +15,9 @@ use crate::model::{MAX_CONFIG_BYTES, ModelSpec};
 
 /// The file that says what the model is.
 pub const CONFIG: &str = "config.json";
+
+/// The file in which NVIDIA's Model Optimizer says how matrices are stored; older ones have it alone.
+const QUANTIZATION: &str = "hf_quant_config.json";
 
 /// Safetensors files, as the Hub has them.
 #[derive(Debug)]
@@ -30,8 +34,19 @@ impl Container for Safetensors {
         // One byte more than allowed is enough to tell that it is too long.
         let json = read_first(&config_path, MAX_CONFIG_BYTES as u64 + 1)
             .map_err(|cause| Error::io("read", &config_path, cause))?;
-        let spec =
-            ModelSpec::parse(&json).map_err(|cause| Error::Config { path: config_path, cause })?;
+        let beside = directory.join(QUANTIZATION);
+        let (spec, path_of_fault) = match read_first(&beside, MAX_CONFIG_BYTES as u64 + 1) {
+            // What the configuration alone is well without is the other file's fault.
+            Ok(said) => match ModelSpec::parse_beside(&json, &said) {
+                Err(cause) if ModelSpec::parse(&json).is_ok() => (Err(cause), beside),
+                spec => (spec, config_path),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                (ModelSpec::parse(&json), config_path)
+            }
+            Err(error) => return Err(Error::io("read", &beside, error)),
+        };
+        let spec = spec.map_err(|cause| Error::Config { path: path_of_fault, cause })?;
         let stored = stored(path, Some(&spec))?;
         let names = stored.tensors.iter().map(|tensor| tensor.name.as_str());
         let spec = spec.named_as(names).into_owned();

@@ -13,6 +13,7 @@ mod mxfp4;
 mod pack_quantized;
 mod refusal;
 
+pub(super) use modelopt::beside;
 pub use modules::Quantization;
 
 use serde_json::{Map, Value};
@@ -31,9 +32,12 @@ const METHODS: &[(&str, Read)] = &[
     ("compressed-tensors", compressed_tensors::read),
     ("fp8", fp8::read),
     ("gptq", gptq::read),
-    ("modelopt", modelopt::read),
+    (modelopt::METHOD, modelopt::read),
     ("mxfp4", mxfp4::read),
 ];
+
+/// Where a configuration says it; what comes first counts.
+pub(super) const FIELDS: [&str; 2] = ["quantization", "quantization_config"];
 
 /// Reads `quantization`, else `quantization_config`, which MLX writes as a copy without a
 /// `quant_method`.
@@ -42,8 +46,8 @@ const METHODS: &[(&str, Read)] = &[
 /// [`ConfigError::UnsupportedQuantization`] for every other method, mode, width and group;
 /// [`ConfigError`] for what is malformed.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Quantization>, ConfigError> {
-    fields.understand(&["quantization", "quantization_config"]);
-    let mut given = ["quantization", "quantization_config"].into_iter();
+    fields.understand(&FIELDS);
+    let mut given = FIELDS.into_iter();
     let Some((field, value)) = given.find_map(|field| Some((field, fields.get(field)?))) else {
         return Ok(None);
     };

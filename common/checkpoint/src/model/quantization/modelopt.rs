@@ -8,7 +8,10 @@ use super::refusal::{refuse_others, unsupported};
 use crate::encoding::{Encoding, Fp4, Fp8};
 use crate::layout::Packing;
 use crate::model::error::ConfigError;
+use crate::model::fields::wrong;
 
+/// What configurations call it.
+pub(super) const METHOD: &str = "modelopt";
 /// Keys that are read here, or name matrices that are plain, which are plain in the files, or are about activations, keys and
 /// values, or say who made these.
 const KNOWN: &[&str] = &[
@@ -31,6 +34,22 @@ const KNOWN: &[&str] = &[
 const BLOCK: u64 = 128;
 /// Numbers that share a scale in MXFP8.
 const MX: u64 = 32;
+
+/// What a file of the Optimizer's own says, as configurations say it; `None` if it says that nothing is packed.
+///
+/// # Errors
+/// [`ConfigError`] for what is no such file.
+pub(in super::super) fn beside(said: &Value) -> Result<Option<Value>, ConfigError> {
+    let field = "quantization";
+    let found = said.get(field).unwrap_or(&Value::Null);
+    let Some(object) = found.as_object() else { return Err(wrong(field, "an object", found)) };
+    if object.get("quant_algo").is_none_or(Value::is_null) {
+        return Ok(None);
+    }
+    let mut object = object.clone();
+    object.insert("quant_method".to_owned(), METHOD.into());
+    Ok(Some(object.into()))
+}
 
 /// Reads the object that is called `place`.
 ///
