@@ -17,6 +17,7 @@
 pub mod api;
 mod aside;
 pub mod board;
+pub mod calibration;
 pub mod chronicle;
 pub mod chunk;
 pub mod cli;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, MappedTensor, Scheme};
 use cake_engine::{Batch, BatchItem, Embedding, EngineOptions, Head, Numerics, Stage};
+use cake_master::calibration::{self, Reading, Sample};
 use cake_master::model::{EndWeights, Model};
+use cake_master::text::Text;
 
 /// Rows of which logits are held at once.
 const ROWS: usize = 128;
@@ -21,12 +23,17 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Reads the model at `path` and turns its weights into `scheme`.
+    /// Reads the model at `path` and turns its weights into `scheme`, off where the text `calibrate` needs them least.
     ///
     /// # Errors
-    /// A model that cannot be opened, or whose layers keep a state: texts are scored piece by piece.
-    pub fn open(path: &Path, scheme: Scheme) -> Result<Self> {
+    /// A model that cannot be opened, or whose layers keep a state: texts are scored piece by piece. A text that says nothing.
+    pub fn open(path: &Path, scheme: Scheme, calibrate: Option<&Path>) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(&path.to_string_lossy())?);
+        if let Some(text) = calibrate.filter(|_| scheme.weighs_errors()) {
+            let reading = Reading::of(&Sample::read(text)?, &Text::of(&checkpoint.texts)?)?;
+            let importance = calibration::measure(&checkpoint, &reading, &mut |_| true)?;
+            checkpoint.weigh(Arc::new(importance));
+        }
         let model = Model::new(checkpoint, scheme);
         let config = &model.checkpoint.config;
         let keeps_state = config.layers.iter().any(|layer| layer.kept().state > 0);

@@ -231,6 +231,7 @@ impl Load {
             threads,
             device: offer.device,
             numerics: self.numerics,
+            tally: None,
         };
         let find = |name: &str| blobs.iter().find_map(|open| open.blob.tensor(name));
         let stage = Stage::load(&self.model, self.layers, &find, &options);

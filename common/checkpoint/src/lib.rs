@@ -55,9 +55,9 @@ pub use container::{
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
-    Affine, AprType, Bnb, Codec, EncodeError, Encoding, EncodingParseError, FloatType, Fp4, Fp8,
-    GgmlType, Group, Integer, Levels, ModuleFormat, Part, PartSpec, RowsAt, Scheme,
-    SchemeParseError, Unpacked, e8m0,
+    Affine, AprType, Bnb, Codec, ColumnSquares, EncodeError, Encoding, EncodingParseError,
+    FloatType, Fp4, Fp8, GgmlType, Group, Importance, Integer, Levels, ModuleFormat, Part,
+    PartSpec, RowsAt, Scheme, SchemeParseError, Unpacked, e8m0,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

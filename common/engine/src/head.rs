@@ -119,6 +119,7 @@ impl Head {
             bias: None,
             numerics: options.numerics,
             precision: Precision::Bf16x2,
+            tallied: None,
         };
         let of_norm = format!("{}{}", config.final_norm.path, Part::Weight.ending());
         let watch = RefCell::new(watch);

@@ -39,6 +39,7 @@ mod sampling;
 mod stage;
 mod step;
 mod streams;
+mod tally;
 #[cfg(test)]
 mod testing;
 
@@ -61,3 +62,4 @@ pub use probe::{HeadProbe, LayerProbe, PROBED_BYTES, probe_head, probe_layer};
 pub use reuse::{Reuse, give_back, keep_little, share_addresses};
 pub use sampling::{Sampled, SamplingOptions, logprobs, sample};
 pub use stage::Stage;
+pub use tally::Tally;

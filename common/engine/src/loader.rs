@@ -10,6 +10,7 @@ use crate::device::{Convolution, Device, StoredLinear, StoredNorm};
 use crate::error::Error;
 use crate::matrix::{StoredMatrix, numbers, vector};
 use crate::options::{EngineOptions, Precision};
+use crate::tally::Tallied;
 
 /// Where the tensors of a model come from, by full checkpoint name.
 pub(crate) type Weights<'a> = dyn Fn(&str) -> Option<MappedTensor> + 'a;
@@ -28,11 +29,16 @@ pub(crate) struct LayerLoader<'a, D> {
 }
 
 impl<D: Device> LayerLoader<'_, D> {
-    fn find(&self, leaf: &str) -> Result<(String, MappedTensor), Error> {
-        let name = match self.layer {
+    /// The full name of a tensor.
+    fn name(&self, leaf: &str) -> String {
+        match self.layer {
             Some(layer) => self.model.layer_tensor_name(layer, leaf),
             None => leaf.to_owned(),
-        };
+        }
+    }
+
+    fn find(&self, leaf: &str) -> Result<(String, MappedTensor), Error> {
+        let name = self.name(leaf);
         match (self.weights)(&name) {
             Some(tensor) => Ok((name, tensor)),
             None => Err(Error::MissingTensor { name }),
@@ -89,9 +95,13 @@ impl<D: Device> LayerLoader<'_, D> {
             }
             false => None,
         };
+        let tallied = self.options.tally.clone().map(|tally| Tallied {
+            tally,
+            weight: self.name(&format!("{}{}", linear.path, Part::Weight.ending())),
+        });
         let (matrix, rows, numerics) =
             (Arc::new(matrix), linear.rows.clone(), self.options.numerics);
-        self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision })
+        self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision, tallied })
     }
 
     /// The same of the layer whose matrix has the columns of this one's rows: `y = x · weight`, without its bias.
@@ -103,7 +113,8 @@ impl<D: Device> LayerLoader<'_, D> {
         let matrix = self.matrix(linear)?;
         let matrix = Arc::new(matrix.transposed(linear.rows.clone())?);
         let (rows, bias, numerics) = (0..matrix.rows(), None, self.options.numerics);
-        self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision })
+        let tallied = None;
+        self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision, tallied })
     }
 
     /// The matrix of a linear layer, whose weight's tag says how it is stored.

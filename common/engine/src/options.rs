@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use cake_checkpoint::{Encoding, KvDtype};
 
 use crate::error::Error;
+use crate::tally::Tally;
 
 /// Positions in one KV block unless told otherwise: small enough to waste little at the end of a
 /// sequence, large enough for block lists to stay short.
@@ -227,6 +229,8 @@ pub struct EngineOptions {
     pub device: DeviceKind,
     /// How exactly our kernels compute products with weights.
     pub numerics: Numerics,
+    /// Who adds up what linear layers are multiplied with, if anybody does.
+    pub tally: Option<Arc<Tally>>,
 }
 
 impl EngineOptions {
@@ -242,6 +246,7 @@ impl EngineOptions {
             threads: 0,
             device: DeviceKind::Cpu,
             numerics: Numerics::Fast,
+            tally: None,
         }
     }
 }

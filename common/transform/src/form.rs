@@ -95,6 +95,6 @@ impl Form for PackedForm {
         out: &mut [&mut [u8]],
     ) -> Result<(), EncodeError> {
         let mut out: Vec<Option<&mut [u8]>> = out.iter_mut().map(|it| Some(&mut **it)).collect();
-        self.encoding.encode(rows, self.params, &mut out)
+        self.encoding.encode(rows, None, self.params, &mut out)
     }
 }

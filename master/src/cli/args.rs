@@ -13,6 +13,7 @@ use clap::Args;
 
 use super::told::Words;
 use super::{Error, out};
+use crate::calibration::Sample;
 use crate::cluster::{Whereabouts, found};
 use crate::deployment::door::{self, Door};
 use crate::deployment::{Encode, PlanRequest, WrongArgument};
@@ -155,6 +156,11 @@ pub(super) struct PlanArgs {
     /// head then have 8. auto takes the widest that fits, and layers that lose most get more where memory is left.
     #[arg(long, value_name = "as-stored|q8|q6|q5|q4|mxfp4|auto", default_value = "as-stored")]
     pub encode: Encode,
+    /// Run a text through the model before its weights are turned into 6, 5 or 4 bits, so that they are off where that text
+    /// needs them least: its first 2048 tokens, in UTF-8. That takes the master some seconds for each billion weights, and
+    /// is remembered. For q6, q5, q4 and auto. Default: all errors count the same.
+    #[arg(long, value_name = "FILE")]
+    pub calibrate: Option<PathBuf>,
     /// Arithmetic: exact keeps activations in f32; beside bf16 weights, fast rounds those of
     /// prompts to one or two bf16 and others to two, and beside 8- and 4-bit weights all to 16 bits,
     /// where that is faster. int8 rounds those of MLPs to 8 bits beside most weights of at most 6 bits, which is
@@ -214,11 +220,22 @@ impl TryFrom<PlanArgs> for PlanRequest {
             let refusal = || WrongArgument::new(argument, found, format!("1 to {most}"));
             within.ok_or_else(refusal).map(Some)
         };
+        let calibrate = args.calibrate.map(|path| {
+            let refused =
+                |expected: String| WrongArgument::new("--calibrate", path.display(), expected);
+            if !args.encode.weighs_errors() {
+                let expected = "nothing, as it is for --encode q6, q5, q4 or auto alone";
+                return Err(refused(expected.to_owned()));
+            }
+            let sample = Sample::read(&path);
+            sample.map(Arc::new).map_err(|error| refused(format!("a text in UTF-8: {error}")))
+        });
         Ok(Self {
             context: args.context,
             parallel: within("--parallel", args.parallel, MAX_PARALLEL)?,
             kv: args.kv,
             encode: args.encode,
+            calibrate: calibrate.transpose()?,
             numerics: args.numerics,
             chunk: within("--chunk", args.chunk, MAX_CHUNK)?,
             wire: args.wire,

@@ -71,7 +71,8 @@ impl Observer for Words {
 fn kind(event: &Event<'_>) -> Kind {
     match event {
         Event::Warning(_) | Event::NoDoor(_) => Kind::Warning,
-        Event::Planned(_)
+        Event::Calibrating { .. }
+        | Event::Planned(_)
         | Event::Pushed(_)
         | Event::Moving { .. }
         | Event::NotMoved(_)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cake_proto::limits;
 
-use crate::{cluster, distributor, membership, pipeline, place, planner, state};
+use crate::{calibration, cluster, distributor, membership, pipeline, place, planner, state};
 
 /// What somebody asked for makes no sense here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +52,9 @@ pub enum Error {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] cake_checkpoint::Error),
+    /// A text says nothing of where errors count.
+    #[error(transparent)]
+    Calibration(#[from] calibration::Error),
     /// There is nothing to compute with.
     #[error(
         "{} holds a header and no weights{}: this model can be planned (`cake-master plan`), and cannot run",

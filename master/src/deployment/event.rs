@@ -40,6 +40,8 @@ impl Observer for Quiet {
 pub(crate) enum Event<'a> {
     /// Something is not as it should be but does not stop anything; one sentence.
     Warning(&'a str),
+    /// A text is run through the model, of which so many layers are done.
+    Calibrating { done: usize, layers: usize },
     /// A plan was made again, and its blobs are pushed next.
     Planned(Outlook<'a>),
     /// Its blobs are where they have to be.
@@ -78,6 +80,12 @@ impl fmt::Display for Event<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Warning(words) => f.write_str(words),
+            Self::Calibrating { done, layers } => {
+                write!(
+                    f,
+                    "running a text through the model to see where errors count: {done} of {layers} layers"
+                )
+            }
             Self::Planned(ref outlook) => {
                 let stages = outlook.plan.stages.iter();
                 let stages = stages.map(|stage| format!("{} {}", stage.device, stage.layers));

@@ -171,6 +171,7 @@ impl Prepared {
             threads: self.threads,
             device: self.device,
             numerics: self.chosen.promise.numerics,
+            tally: None,
         }
     }
 }

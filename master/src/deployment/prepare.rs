@@ -1,11 +1,12 @@
 //! From a model and workers to a plan: what every command shares. What runs then is begun in `open`.
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use cake_checkpoint::{Checkpoint, LayerRange, Scheme};
 use cake_engine::DeviceKind;
 use cake_stage::Account;
-use tokio::task::block_in_place;
+use tokio::task::{block_in_place, spawn_blocking};
 
 use super::candidates::{Room, Seat};
 use super::choice::{Chosen, With};
@@ -19,6 +20,7 @@ use super::replan::WORTH;
 use super::request::Encode;
 use super::widths::{Losses, spare};
 use super::{Error, PlanRequest, WrongArgument};
+use crate::calibration::{self, Reading, Sample};
 use crate::cluster::{self, Held, Member, Missing, Whereabouts};
 use crate::distributor::Manifests;
 use crate::model::Model;
@@ -26,6 +28,10 @@ use crate::place::OwnWeights;
 use crate::planner::{PlannedStage, Refusal};
 use crate::sizing::Promise;
 use crate::state::State;
+use crate::text::Text;
+
+/// How often it is said how far a text is.
+const TELL_EACH: Duration = Duration::from_secs(5);
 
 /// Opens the model, takes the workers, measures them and plans. `state` is where the master
 /// remembers digests and measurements.
@@ -46,6 +52,10 @@ pub(crate) async fn prepare(
     if let Some((file, count)) = hollow.clone().filter(|_| !request.headers_suffice) {
         return Err(Error::Hollow { file, count });
     }
+    let reading = match &request.calibrate {
+        Some(sample) => Some(block_in_place(|| reading(&checkpoint, sample, hollow.is_some()))?),
+        None => None,
+    };
     let Held { members, missing } = cluster.hold(&master_name()).await?;
     let (request, missing) = with_whom(request, &members, missing)?;
     let mut notes = notes(cluster, &members, &missing, &request);
@@ -59,11 +69,16 @@ pub(crate) async fn prepare(
     let mut refused = None;
     let mut probing = Probing::asked(&request);
     // Sizes depend on a sample of weights, which is remembered.
-    if request.encode.tried().iter().any(|scheme| *scheme != Scheme::AsStored) {
+    if request.encode.turns() {
         block_in_place(|| checkpoint.group());
     }
     let slack = if request.hurry { WORTH.recip() - 1.0 } else { 0.0 };
+    let mut is_weighed = false;
     for (scheme, slices) in ways(&request) {
+        if let Some(reading) = reading.as_ref().filter(|_| scheme.weighs_errors() && !is_weighed) {
+            weigh(&checkpoint, reading, &state, &observer).await?;
+            is_weighed = true;
+        }
         let Some(checkpoint) = parted(&checkpoint, slices) else {
             if request.slices.is_some() {
                 let model = &checkpoint.location.name;
@@ -154,6 +169,62 @@ pub(crate) async fn prepare(
         true => Error::Plan(refusal),
         false => Error::PlanWithout { refusal, missing },
     })
+}
+
+/// What the model reads of a text that says where errors count.
+///
+/// # Errors
+/// Nothing would come of that, or [`calibration::Error`].
+fn reading(
+    checkpoint: &Checkpoint,
+    sample: &Sample,
+    headers_only: bool,
+) -> Result<Arc<Reading>, Error> {
+    let refused = |expected: &str| {
+        Err(WrongArgument::new("--calibrate", sample.path.display(), expected.to_owned()).into())
+    };
+    if headers_only {
+        return refused("nothing, as the model's files have no weights");
+    }
+    if !checkpoint.has_plain_matrices() {
+        return refused("nothing, as the model's weights are packed already and stay so");
+    }
+    let text = Text::of(&checkpoint.texts).map_err(calibration::Error::from)?;
+    Ok(Arc::new(Reading::of(sample, &text)?))
+}
+
+/// Has weights be off where a text needs them least. Whoever waits no longer ends it.
+///
+/// # Errors
+/// [`calibration::Error`].
+async fn weigh(
+    checkpoint: &Arc<Checkpoint>,
+    reading: &Arc<Reading>,
+    state: &State,
+    observer: &Arc<dyn Observer>,
+) -> Result<(), Error> {
+    let waited_for = Arc::new(());
+    let waits = Arc::downgrade(&waited_for);
+    let (of, reading, observer) = (checkpoint.clone(), reading.clone(), observer.clone());
+    let directory = state.directory().to_owned();
+    let work = move || {
+        let layers = of.config.layers.len();
+        let mut told: Option<Instant> = None;
+        calibration::calibrate(&of, &reading, &directory, &mut |done| {
+            if told.is_none_or(|told| told.elapsed() >= TELL_EACH) {
+                observer.tell(&Event::Calibrating { done, layers });
+                told = Some(Instant::now());
+            }
+            waits.strong_count() > 0
+        })
+    };
+    let importance = match spawn_blocking(work).await {
+        Ok(importance) => importance?,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
+    drop(waited_for);
+    checkpoint.weigh(Arc::new(importance));
+    Ok(())
 }
 
 /// What layers lose by what they may be turned into, or by all that there is.

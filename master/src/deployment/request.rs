@@ -1,12 +1,14 @@
 //! What is asked of a plan: what to promise, and who may hold what.
 use std::num::NonZeroUsize;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, KvDtype, Scheme, SchemeParseError};
 use cake_engine::{Numerics, Weights};
 use cake_proto::{WireFormat, limits};
 
 use super::{Error, WrongArgument};
+use crate::calibration::Sample;
 use crate::chunk::first_bound;
 use crate::planner::Pin;
 use crate::sizing::{DEFAULT_CONTEXT, Promise};
@@ -26,6 +28,8 @@ pub(crate) struct PlanRequest {
     pub kv: Option<KvDtype>,
     /// What weights may be turned into on their way.
     pub encode: Encode,
+    /// A text that says where errors of what weights are turned into count.
+    pub calibrate: Option<Arc<Sample>>,
     /// Arithmetic.
     pub numerics: Numerics,
     /// Prompt rows in one step; `None`: as pays most.
@@ -114,6 +118,16 @@ impl Encode {
     /// What may be used, widest first; never empty.
     pub(crate) fn tried(&self) -> &[Scheme] {
         &self.0
+    }
+
+    /// Whether any of them turns weights into something.
+    pub(crate) fn turns(&self) -> bool {
+        self.0.iter().any(|scheme| *scheme != Scheme::AsStored)
+    }
+
+    /// Whether it matters to any of them which errors count.
+    pub(crate) fn weighs_errors(&self) -> bool {
+        self.0.iter().any(|scheme| scheme.weighs_errors())
     }
 
     /// Whether layers may be turned into different ones of them.

@@ -49,6 +49,7 @@ impl Bench {
             threads: 2,
             device: DeviceKind::from_env().expect("known"),
             numerics: self.promise.numerics,
+            tally: None,
         }
     }
 

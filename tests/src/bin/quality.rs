@@ -27,6 +27,9 @@ struct Cli {
     /// Only these ways to store weights; repeatable. Default: all.
     #[arg(long, value_name = "ENCODING")]
     encode: Vec<Scheme>,
+    /// A text that says where errors count, as --calibrate of cake-master.
+    #[arg(long, value_name = "FILE")]
+    calibrate: Option<PathBuf>,
     /// A file that was made from the same weights, as by llama-quantize, computed as it is; repeatable.
     #[arg(long, value_name = "MODEL")]
     beside: Vec<String>,
@@ -66,7 +69,7 @@ fn main() -> Result<()> {
     let kinds = if cli.kv.is_empty() { vec![KvDtype::F16] } else { cli.kv };
     let mut first = None;
     for (name, path, scheme) in own.chain(others) {
-        let weights = Weights::open(&path, scheme)?;
+        let weights = Weights::open(&path, scheme, cli.calibrate.as_deref())?;
         ensure!(
             weights.vocab_size() == checkpoint.config.vocab_size,
             "{name} has a vocabulary of {} tokens, {} one of {}",

@@ -6,6 +6,7 @@
 //! program should find different is passed to that program.
 
 mod apr;
+mod calibrate;
 mod capacity;
 mod clients;
 mod commands;

@@ -44,7 +44,7 @@ fn perplexity_of_held_out_text_hardly_changes() {
         .collect();
     let mut exact = None; // The first: nothing encoded, nothing rounded.
     for scheme in Scheme::ALL {
-        let weights = Weights::open(&demo_model(), scheme).expect("a model");
+        let weights = Weights::open(&demo_model(), scheme, None).expect("a model");
         let numerics = if exact.is_none() { &NUMERICS[..] } else { &NUMERICS[..WITH_EACH] };
         for &(numerics, kv) in numerics {
             let mut scorer = Scorer::load(&weights, numerics, kv, CONTEXT).expect("loaded");

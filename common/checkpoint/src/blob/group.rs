@@ -54,7 +54,7 @@ impl Checkpoint {
     }
 }
 
-fn is_plain_matrix(tensor: &Tensor) -> bool {
+pub(super) fn is_plain_matrix(tensor: &Tensor) -> bool {
     matches!(tensor.role, Role::Layer { .. })
         && matches!(tensor.encoding, Some(Encoding::Float(_)))
         && matches!(tensor.shape[..], [_, columns] if columns % Affine::Q4.group() as u64 == 0)
@@ -77,7 +77,7 @@ fn were_codes_in_32(checkpoint: &Checkpoint, tensor: &Tensor) -> Result<Option<b
     let is_exact = |format| {
         let to = Encoding::Affine(format);
         // Scales of 32 bits: what 16 would round is no error of the codes.
-        let found = there_and_back(to, FloatType::F32, &weights).ok()?;
+        let found = there_and_back(to, FloatType::F32, &weights, None).ok()?;
         let pairs = weights.iter().zip(&found);
         let missed = squares(&mut pairs.map(|(&weight, &it)| f64::from(weight) - f64::from(it)));
         Some(missed < all * WERE_CODES)

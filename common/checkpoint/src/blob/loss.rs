@@ -12,8 +12,8 @@ const ROWS: u64 = 8;
 const MATRICES: usize = 24;
 
 impl Checkpoint {
-    /// The squared error that `scheme` makes in the matrices of a layer, for each squared weight: the mean over up to 24
-    /// matrices that it changes, each by up to 8 of its rows. Nothing where it changes none.
+    /// The squared error that `scheme` makes in the matrices of a layer, for each squared weight, both as columns count: the
+    /// mean over up to 24 matrices that it changes, each by up to 8 of its rows. Nothing where it changes none.
     ///
     /// What an error of a layer does to answers is not in it: all layers, and all matrices of one, count the same.
     ///
@@ -31,18 +31,21 @@ impl Checkpoint {
                 continue; // None that is packable.
             };
             let (mut missed, mut all) = (0.0, 0.0);
+            let counts = self.counts(tensor);
             for row in (0..rows).step_by(rows.div_ceil(ROWS).max(1) as usize) {
                 let mut bytes = vec![0; columns as usize * float.bytes()];
                 self.read_at(tensor, row * bytes.len() as u64, &mut bytes)?;
                 let mut weights = vec![0.0; columns as usize];
                 float.widen(&bytes, &mut weights);
-                let found = there_and_back(to, float, &weights).map_err(|cause| Error::Encode {
+                let found = there_and_back(to, float, &weights, counts.as_deref());
+                let found = found.map_err(|cause| Error::Encode {
                     tensor: tensor.name.clone(),
                     cause: cause.after((row * columns) as usize),
                 })?;
-                for (weight, found) in weights.iter().zip(&found) {
-                    missed += (f64::from(*weight) - f64::from(*found)).powi(2);
-                    all += f64::from(*weight).powi(2);
+                for (column, (weight, found)) in weights.iter().zip(&found).enumerate() {
+                    let counts = counts.as_ref().map_or(1.0, |counts| f64::from(counts[column]));
+                    missed += counts * (f64::from(*weight) - f64::from(*found)).powi(2);
+                    all += counts * f64::from(*weight).powi(2);
                 }
             }
             sum += if all > 0.0 { missed / all } else { 0.0 };
@@ -52,11 +55,12 @@ impl Checkpoint {
     }
 }
 
-/// A row as it is once it was encoded, and decoded again.
+/// A row as it is once it was encoded, and decoded again; errors count as `counts` says.
 pub(super) fn there_and_back(
     to: Encoding,
     float: FloatType,
     weights: &[f32],
+    counts: Option<&[f32]>,
 ) -> Result<Vec<f32>, EncodeError> {
     let columns = weights.len();
     let specs = to.parts([1, columns as u64]).unwrap_or_default();
@@ -65,7 +69,7 @@ pub(super) fn there_and_back(
     let units = to.encoded_bytes(float).into_iter();
     let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
     let mut out: Vec<Option<&mut [u8]>> = parts.iter_mut().map(|it| Some(&mut it[..])).collect();
-    to.encode(weights, float, &mut out)?;
+    to.encode(weights, counts, float, &mut out)?;
     let parts: Vec<(Dtype, &[u8])> =
         dtypes.into_iter().zip(parts.iter().map(|part| &part[..])).collect();
     let mut found = vec![0.0; columns];

@@ -4,6 +4,7 @@
 //! says what those bytes must be, [`Blob`] is the file on a worker's disk.
 
 mod beside;
+mod counts;
 mod digest;
 mod error;
 mod group;

@@ -153,6 +153,7 @@ impl BlobTensor<'_> {
         let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
         let (groups, step) = (first.groups.start..last.groups.end, PIECE_WEIGHTS / recipe.group);
         let origin = Origin::of(checkpoint, self.source, recipe, &pieces)?;
+        let counts = checkpoint.counts(self.source);
         let encode = |beside: Vec<&mut [u8]>| {
             // For every piece where each of the other parts goes, if it is kept.
             let mut others: Vec<Vec<Option<&mut [u8]>>> = Vec::new();
@@ -164,7 +165,8 @@ impl BlobTensor<'_> {
             let pieces = pieces.into_par_iter().zip(others);
             pieces.try_for_each_init(Scratch::default, |scratch, (piece, others)| {
                 let Piece { groups, skip, out } = piece;
-                let weights = scratch.weights(&origin, recipe, groups.clone())?;
+                let weights =
+                    scratch.weights(&origin, recipe, counts.as_deref(), groups.clone())?;
                 let mut whole = Vec::new();
                 let bytes = groups.len() * unit;
                 let in_place = out.len() == bytes;
@@ -206,6 +208,7 @@ pub(crate) fn encode_matrix(
     let mut parts = units.iter().map(memory).collect::<Result<Vec<_>, _>>()?;
     let step = PIECE_WEIGHTS / recipe.group;
     let origin = Origin { checkpoint, source, gathered: None };
+    let counts = checkpoint.counts(source);
     let mut pieces: Vec<Vec<Option<&mut [u8]>>> = Vec::new();
     pieces.resize_with(groups.div_ceil(step), Vec::new);
     for (part, unit) in parts.iter_mut().zip(&units) {
@@ -216,7 +219,8 @@ pub(crate) fn encode_matrix(
         Scratch::default,
         |scratch, (index, mut piece)| {
             let start = index * step;
-            let weights = scratch.weights(&origin, recipe, start..groups.min(start + step))?;
+            let groups = start..groups.min(start + step);
+            let weights = scratch.weights(&origin, recipe, counts.as_deref(), groups)?;
             recipe.encode(source, start, weights, &mut piece)
         },
     )?;
@@ -239,15 +243,15 @@ impl Recipe {
         (source.bytes / self.float.bytes() as u64) as usize / self.group
     }
 
-    /// Encodes weights that begin with the group `first` of `source`; `out` as [`Encoding::encode`] has it.
+    /// Encodes weights that begin with the group `first` of `source`, whose errors count so; `out` as [`Encoding::encode`] has it.
     fn encode(
         self,
         source: &Tensor,
         first: usize,
-        weights: &[f32],
+        (weights, counts): (&[f32], Option<&[f32]>),
         out: &mut [Option<&mut [u8]>],
     ) -> Result<(), Error> {
-        self.encoding.encode(weights, self.float, out).map_err(|cause| Error::Encode {
+        self.encoding.encode(weights, counts, self.float, out).map_err(|cause| Error::Encode {
             tensor: source.name.clone(),
             cause: cause.after(first * self.group),
         })
@@ -299,23 +303,29 @@ impl<'a> Origin<'a> {
 struct Scratch {
     bytes: Vec<u8>,
     weights: Vec<f32>,
+    counts: Vec<f32>,
 }
 
 impl Scratch {
-    /// The weights of those groups.
+    /// The weights of those groups, and how much the error of each counts, of which `counts` has a row's.
     fn weights(
         &mut self,
         origin: &Origin<'_>,
         recipe: Recipe,
+        counts: Option<&[f32]>,
         groups: Range<usize>,
-    ) -> Result<&[f32], Error> {
+    ) -> Result<(&[f32], Option<&[f32]>), Error> {
         let count = groups.len() * recipe.group;
         self.bytes.resize(count * recipe.float.bytes(), 0);
         self.weights.resize(count, 0.0);
         let start = groups.start * recipe.group * recipe.float.bytes();
         origin.read(start as u64, &mut self.bytes)?;
         recipe.float.widen(&self.bytes, &mut self.weights);
-        Ok(&self.weights)
+        let Some(of_row) = counts else { return Ok((&self.weights, None)) };
+        let begin = groups.start * recipe.group % of_row.len().max(1);
+        self.counts.clear();
+        self.counts.extend(of_row.iter().cycle().skip(begin).take(count));
+        Ok((&self.weights, Some(&self.counts)))
     }
 }
 

@@ -10,7 +10,7 @@ use super::{across, paired, rows_apart, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
-use crate::encoding::{ENCODER_VERSION, Group, Part, Scheme};
+use crate::encoding::{ENCODER_VERSION, Group, Importance, Part, Scheme};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;
@@ -68,6 +68,8 @@ pub struct Checkpoint {
     pub(super) outer: OuterTensors,
     /// What [`Checkpoint::group`] found, once someone asked for it.
     pub(crate) group: OnceLock<Group>,
+    /// How much errors count, once someone said so.
+    pub(crate) importance: OnceLock<Arc<Importance>>,
     /// What its blobs may keep of what comes beside codes.
     pub(crate) beside: Arc<Room>,
 }
@@ -159,6 +161,7 @@ impl Checkpoint {
             layers,
             outer: self.outer.clone(),
             group: self.group.clone(),
+            importance: self.importance.clone(),
             beside: Room::of(MOST_BESIDE),
         })
     }
@@ -328,7 +331,11 @@ impl Checkpoint {
             None => scheme.to_string(),
         };
         let schemes: Vec<String> = layers.iter().map(made).collect();
-        let text = format!("{identity} {} {ENCODER_VERSION}", schemes.join(" "));
+        let mut text = format!("{identity} {} {ENCODER_VERSION}", schemes.join(" "));
+        let weighs = layers.iter().any(|scheme| scheme.weighs_errors());
+        if let Some(importance) = self.importance.get().filter(|_| weighs) {
+            text.push_str(&format!(" {}", Digest::of(importance.to_json().as_bytes())));
+        }
         Ok(Digest::of(text.as_bytes()).to_string())
     }
 }

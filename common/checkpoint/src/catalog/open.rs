@@ -112,6 +112,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         layers,
         outer,
         group: OnceLock::new(),
+        importance: OnceLock::new(),
         beside: Room::of(MOST_BESIDE),
     };
     choosing::check(&checkpoint)?;

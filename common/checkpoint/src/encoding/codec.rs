@@ -84,8 +84,9 @@ pub trait Codec: Sync {
         None
     }
 
-    /// Encodes whole groups of plain numbers; scales and the like have the type `params` where there is a choice. For each
-    /// part, in the order of [`Codec::parts`], `out` has just as many bytes as those groups take there, or nothing where
+    /// Encodes whole groups of plain numbers; scales and the like have the type `params` where there is a choice. `counts`
+    /// says of each weight how much its error counts beside those of others, for encodings that may choose; without it all
+    /// count the same. For each part, in the order of [`Codec::parts`], `out` has just as many bytes as those groups take there, or nothing where
     /// nobody asks for the part. Equal weights give equal bytes on every machine.
     ///
     /// # Errors
@@ -97,10 +98,11 @@ pub trait Codec: Sync {
         &self,
         encoding: Encoding,
         weights: &[f32],
+        counts: Option<&[f32]>,
         params: FloatType,
         out: &mut [Option<&mut [u8]>],
     ) -> Result<(), EncodeError> {
-        let _ = (weights, params, out);
+        let _ = (weights, counts, params, out);
         panic!("nothing is turned into {encoding}");
     }
 }

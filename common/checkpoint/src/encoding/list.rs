@@ -108,10 +108,11 @@ impl Encoding {
     pub fn encode(
         self,
         weights: &[f32],
+        counts: Option<&[f32]>,
         params: FloatType,
         out: &mut [Option<&mut [u8]>],
     ) -> Result<(), EncodeError> {
-        self.codec().encode(self, weights, params, out)
+        self.codec().encode(self, weights, counts, params, out)
     }
 
     /// Bytes that a group of [`Encoding::encoded_group`] takes in each part, where scales and the like have the type

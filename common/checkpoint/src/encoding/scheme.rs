@@ -65,6 +65,11 @@ impl Scheme {
         Some(Encoding::Affine(formats[group as usize]))
     }
 
+    /// Whether weights may be off more or less, as it counts: codes of 8 bits are near enough, and numbers have no choice.
+    pub const fn weighs_errors(self) -> bool {
+        matches!(self, Scheme::Q6 | Scheme::Q5 | Scheme::Q4)
+    }
+
     /// What embedding and head become; `None` if they stay.
     pub const fn of_ends(self) -> Option<Encoding> {
         match self {

@@ -25,6 +25,7 @@ use crate::matrix::StoredMatrix;
 use crate::options::{EngineOptions, Numerics, Precision};
 use crate::rope::Rotation;
 use crate::step::Step;
+use crate::tally::Tallied;
 
 /// A linear layer as it is stored: `y = x · weightᵀ + bias`.
 pub(crate) struct StoredLinear {
@@ -38,6 +39,8 @@ pub(crate) struct StoredLinear {
     pub(crate) numerics: Numerics,
     /// What activations of a prompt may be rounded to, where numerics let them be.
     pub(crate) precision: Precision,
+    /// Who adds up what it is multiplied with, where that is the processor's work.
+    pub(crate) tallied: Option<Tallied>,
 }
 
 /// A norm as it is stored.

@@ -1,12 +1,15 @@
 //! Blobs of layers that are encoded on the way.
 
+use std::sync::Arc;
+
 use ::safetensors::SafeTensors;
 
+use super::super::loss::there_and_back;
 use super::super::{BlobSource, encoded_tensors};
 use super::{Blob, CHUNK_BYTES, bytes_of};
-use crate::catalog::Checkpoint;
+use crate::catalog::{Checkpoint, Tensor};
 use crate::dtype::Dtype;
-use crate::encoding::{Affine, Encoding, FloatType, Scheme};
+use crate::encoding::{Affine, ColumnSquares, Encoding, FloatType, Importance, Scheme};
 use crate::error::Error;
 use crate::testing::{TinyCheckpoint, golden, tensors};
 
@@ -49,7 +52,10 @@ fn encoded_at_once(
     let units = encoding.encoded_bytes(float).into_iter();
     let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
     let mut out: Vec<Option<&mut [u8]>> = parts.iter_mut().map(|it| Some(&mut it[..])).collect();
-    encoding.encode(&values, float, &mut out).unwrap();
+    let counts = checkpoint.counts(checkpoint.tensor(name).unwrap());
+    let counts: Option<Vec<f32>> =
+        counts.map(|of_row| of_row.into_iter().cycle().take(values.len()).collect());
+    encoding.encode(&values, counts.as_deref(), float, &mut out).unwrap();
     let specs = encoding.parts([1, 4096]).unwrap().into_iter();
     specs.map(|spec| spec.part.ending()).zip(parts).collect()
 }
@@ -85,6 +91,7 @@ fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
 fn reads_of_any_range_encode_the_same_bytes() {
     let (_directory, checkpoint) = wide();
     // Codes that fill bytes and some that do not, and parts of another kind.
+    weighed(&checkpoint, 0);
     for scheme in [Scheme::Q4, Scheme::Q5, Scheme::Mxfp4] {
         let source = BlobSource::encoded(&checkpoint, 0, scheme);
         let whole = bytes_of(&source);
@@ -101,6 +108,75 @@ fn reads_of_any_range_encode_the_same_bytes() {
     let source = BlobSource::encoded(&checkpoint, 0, Scheme::Q4);
     let past = source.read(source.file_bytes() - 1, &mut [0; 2]);
     assert!(matches!(past, Err(Error::OutOfRange { .. })));
+}
+
+/// The numbers of a matrix's first row.
+fn first_row(checkpoint: &Checkpoint, matrix: &Tensor) -> Vec<f32> {
+    let float = FloatType::of(matrix.dtype).unwrap();
+    let mut row = vec![0.0; matrix.shape[1] as usize];
+    let mut bytes = vec![0; row.len() * float.bytes()];
+    checkpoint.read_at(matrix, 0, &mut bytes).unwrap();
+    float.widen(&bytes, &mut row);
+    row
+}
+
+/// Has errors of some columns count more than those of others, in all matrices of a layer.
+fn weighed(checkpoint: &Checkpoint, layer: usize) {
+    let matrices = checkpoint.layer_tensors(layer).into_iter().filter(|it| it.shape.len() == 2);
+    let square = |column: u64| (column * 7919 % 1013) as f64;
+    let met = matrices.map(|matrix| {
+        let squares = (0..matrix.shape[1]).map(square).collect();
+        (&*matrix.name, ColumnSquares { rows: 1 << 20, squares })
+    });
+    let met: Vec<_> = met.collect();
+    let mut importance = Importance::default();
+    importance.add(met.iter().map(|(name, met)| (*name, met)), checkpoint.config.hidden_size);
+    checkpoint.weigh(Arc::new(importance));
+}
+
+#[test]
+fn errors_are_where_they_count_least() {
+    let (_plain, plain) = wide();
+    let (_directory, checkpoint) = wide();
+    weighed(&checkpoint, 1);
+    for scheme in [Scheme::Q6, Scheme::Q5, Scheme::Q4] {
+        let bytes = bytes_of(&BlobSource::encoded(&checkpoint, 1, scheme));
+        let blob = SafeTensors::deserialize(&bytes).unwrap();
+        let data = |name: &str| blob.tensor(name).unwrap().data().to_vec();
+        let (mut counted, mut plainly) = (0.0, 0.0);
+        for tensor in checkpoint.layer_tensors(1).into_iter().filter(|it| it.shape.len() == 2) {
+            let module = tensor.name.strip_suffix(".weight").unwrap();
+            for (ending, expected) in encoded_at_once(&checkpoint, &tensor.name, scheme) {
+                assert!(data(&format!("{module}{ending}")) == expected, "{scheme} {module}");
+            }
+            let to = checkpoint.layers_become(scheme).unwrap();
+            let (row, counts) =
+                (first_row(&checkpoint, tensor), checkpoint.counts(tensor).unwrap());
+            let error = |counted: Option<&[f32]>| {
+                let found = there_and_back(to, FloatType::BF16, &row, counted).unwrap();
+                let missed = row.iter().zip(found).map(|(it, found)| f64::from(it - found).powi(2));
+                missed.zip(&counts).map(|(missed, count)| missed * f64::from(*count)).sum::<f64>()
+            };
+            counted += error(Some(&counts));
+            plainly += error(None);
+        }
+        // The error that counts is smaller than without knowing what counts.
+        println!("{scheme}: {counted:e} of {plainly:e}");
+        assert!(counted < plainly, "{scheme}: {counted:e} of {plainly:e}");
+        // Another layer was told nothing of.
+        assert!(
+            bytes_of(&BlobSource::encoded(&checkpoint, 0, scheme))
+                == bytes_of(&BlobSource::encoded(&plain, 0, scheme))
+        );
+    }
+    let identity = |checkpoint: &Checkpoint| checkpoint.identity_encoded(Scheme::Q4).unwrap();
+    let before = identity(&plain);
+    let wide = plain.identity_encoded(Scheme::Q8).unwrap();
+    weighed(&plain, 0);
+    assert_ne!(identity(&plain), before);
+    assert_eq!(plain.identity_encoded(Scheme::Q8).unwrap(), wide, "the same bytes");
+    let in_8_bits = |of: &Checkpoint| bytes_of(&BlobSource::encoded(of, 1, Scheme::Q8));
+    assert!(in_8_bits(&checkpoint) == in_8_bits(&plain), "8 bits have no choice");
 }
 
 #[test]

@@ -29,18 +29,20 @@ struct Choice {
 }
 
 /// A scale and a bias, numbers of type `params`, with an error that is no larger than that of the given ones, which lead in
-/// `largest` steps from the edge `near` of the group's range to the edge `far`.
+/// `largest` steps from the edge `near` of the group's range to the edge `far`. `counts` says of each weight how much its
+/// squared error counts: 1 where all count the same.
 ///
 /// Sums have one order, and no product is fused with one: equal weights give equal numbers everywhere.
 #[inline(always)]
 pub(super) fn closest<const GROUP: usize>(
     group: &[f32; GROUP],
+    counts: impl Fn(usize) -> f32 + Copy,
     (near, far): (f32, f32),
     (scale, bias): (f32, f32),
     largest: f32,
     params: FloatType,
 ) -> (f32, f32) {
-    let mut best = Choice { scale, bias, error: error(group, scale, bias, largest) };
+    let mut best = Choice { scale, bias, error: error(group, counts, scale, bias, largest) };
     // Nothing is better; and what is beyond the numbers of f32 cannot be compared.
     if !(best.error > 0.0 && best.error < f32::INFINITY) {
         return (scale, bias);
@@ -51,11 +53,11 @@ pub(super) fn closest<const GROUP: usize>(
     let fewest = about.saturating_sub(more).max(1);
     let of_codes = STEPS_OF_4_BITS.filter(|&steps| steps < fewest);
     for steps in (fewest..=about + more).chain(of_codes) {
-        best.or(group, params.nearest((far - bias) / f32::from(steps)), bias, largest);
+        best.or(group, counts, params.nearest((far - bias) / f32::from(steps)), bias, largest);
     }
     for _ in 0..LINES {
-        let (slope, start) = line(group, &best, largest);
-        best.or(group, params.nearest(slope), params.nearest(start), largest);
+        let (slope, start) = line(group, counts, &best, largest);
+        best.or(group, counts, params.nearest(slope), params.nearest(start), largest);
     }
     (best.scale, best.bias)
 }
@@ -66,11 +68,12 @@ impl Choice {
     fn or<const GROUP: usize>(
         &mut self,
         group: &[f32; GROUP],
+        counts: impl Fn(usize) -> f32 + Copy,
         scale: f32,
         bias: f32,
         largest: f32,
     ) {
-        let error = error(group, scale, bias, largest);
+        let error = error(group, counts, scale, bias, largest);
         // False for what is no number.
         if error < self.error && scale != 0.0 {
             *self = Choice { scale, bias, error };
@@ -87,26 +90,38 @@ fn code(weight: f32, per_step: f32, bias: f32, largest: f32) -> f32 {
     (exact + ROUNDER) - ROUNDER
 }
 
-/// The squared error that the nearest codes make.
+/// The squared error that the nearest codes make, as it counts.
 #[inline(always)]
-fn error<const GROUP: usize>(group: &[f32; GROUP], scale: f32, bias: f32, largest: f32) -> f32 {
+fn error<const GROUP: usize>(
+    group: &[f32; GROUP],
+    counts: impl Fn(usize) -> f32,
+    scale: f32,
+    bias: f32,
+    largest: f32,
+) -> f32 {
     let per_step = 1.0 / scale;
     sum::<GROUP>(|at| {
         let missed = code(group[at], per_step, bias, largest) * scale + bias - group[at];
-        missed * missed
+        missed * missed * counts(at)
     })
 }
 
-/// Slope and start of the line through the weights over their codes that misses them by the least squares.
+/// Slope and start of the line through the weights over their codes that misses them by the least squares, as they count.
 #[inline(always)]
-fn line<const GROUP: usize>(group: &[f32; GROUP], of: &Choice, largest: f32) -> (f32, f32) {
+fn line<const GROUP: usize>(
+    group: &[f32; GROUP],
+    counts: impl Fn(usize) -> f32,
+    of: &Choice,
+    largest: f32,
+) -> (f32, f32) {
     let per_step = 1.0 / of.scale;
     let codes = group.map(|weight| code(weight, per_step, of.bias, largest));
-    let mean_code = sum::<GROUP>(|at| codes[at]) / GROUP as f32;
-    let mean_weight = sum::<GROUP>(|at| group[at]) / GROUP as f32;
+    let all = sum::<GROUP>(&counts);
+    let mean_code = sum::<GROUP>(|at| codes[at] * counts(at)) / all;
+    let mean_weight = sum::<GROUP>(|at| group[at] * counts(at)) / all;
     let apart = |at: usize| codes[at] - mean_code;
-    let squares = sum::<GROUP>(|at| apart(at) * apart(at));
-    let slope = sum::<GROUP>(|at| apart(at) * (group[at] - mean_weight)) / squares;
+    let squares = sum::<GROUP>(|at| apart(at) * apart(at) * counts(at));
+    let slope = sum::<GROUP>(|at| apart(at) * (group[at] - mean_weight) * counts(at)) / squares;
     (slope, mean_weight - slope * mean_code)
 }
 

@@ -117,6 +117,7 @@ impl Codec for AffineCodec {
         &self,
         encoding: Encoding,
         weights: &[f32],
+        counts: Option<&[f32]>,
         params: FloatType,
         out: &mut [Option<&mut [u8]>],
     ) -> Result<(), EncodeError> {
@@ -124,6 +125,7 @@ impl Codec for AffineCodec {
             panic!("a matrix of affine weights has three parts");
         };
         let (codes, scales) = (codes.as_deref_mut(), scales.as_deref_mut());
-        encode_into(weights, format, params, Sink { codes, scales, biases: biases.as_deref_mut() })
+        let sink = Sink { codes, scales, biases: biases.as_deref_mut() };
+        encode_into(weights, counts, format, params, sink)
     }
 }

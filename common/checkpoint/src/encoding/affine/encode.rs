@@ -60,30 +60,32 @@ pub fn encode_rows(
     };
     let Packed { codes, scales, biases } = &mut packed;
     let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
-    encode_into(values, format, params, sink)?;
+    encode_into(values, None, format, params, sink)?;
     Ok(packed)
 }
 
-/// As [`encode_rows`], into slices that are just long enough.
+/// As [`encode_rows`], into slices that are just long enough; `counts` says of each value how much its squared error counts.
 ///
 /// # Errors
 /// As [`encode_rows`].
 ///
 /// # Panics
-/// If `values` are not whole groups.
+/// If `values` are not whole groups, or `counts` not as many.
 pub fn encode_into(
     values: &[f32],
+    counts: Option<&[f32]>,
     format: Affine,
     params: FloatType,
     sink: Sink<'_>,
 ) -> Result<(), EncodeError> {
     assert!(values.len().is_multiple_of(format.group()), "rows are whole groups");
+    assert!(counts.is_none_or(|counts| counts.len() == values.len()), "a count for each");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2, as was just seen.
-        return unsafe { encode_avx2(values, format, params, sink) };
+        return unsafe { encode_avx2(values, counts, format, params, sink) };
     }
-    encode_portable(values, format, params, sink)
+    encode_portable(values, counts, format, params, sink)
 }
 
 /// The same operations in wider registers: the same bytes.
@@ -91,31 +93,34 @@ pub fn encode_into(
 #[target_feature(enable = "avx2")]
 fn encode_avx2(
     values: &[f32],
+    counts: Option<&[f32]>,
     format: Affine,
     params: FloatType,
     sink: Sink<'_>,
 ) -> Result<(), EncodeError> {
-    encode_portable(values, format, params, sink)
+    encode_portable(values, counts, format, params, sink)
 }
 
 /// Always inlined, so that the compiler makes one for every kind of register.
 #[inline(always)]
 fn encode_portable(
     values: &[f32],
+    counts: Option<&[f32]>,
     format: Affine,
     params: FloatType,
     sink: Sink<'_>,
 ) -> Result<(), EncodeError> {
     match format.group() {
-        32 => encode_groups::<32>(values, format, params, sink),
-        64 => encode_groups::<64>(values, format, params, sink),
-        _ => encode_groups::<128>(values, format, params, sink),
+        32 => encode_groups::<32>(values, counts, format, params, sink),
+        64 => encode_groups::<64>(values, counts, format, params, sink),
+        _ => encode_groups::<128>(values, counts, format, params, sink),
     }
 }
 
 #[inline(always)]
 fn encode_groups<const GROUP: usize>(
     values: &[f32],
+    counts: Option<&[f32]>,
     format: Affine,
     params: FloatType,
     mut sink: Sink<'_>,
@@ -134,7 +139,12 @@ fn encode_groups<const GROUP: usize>(
             return Err(EncodeError::TooLarge { index: index * GROUP, value: bias, params });
         };
         if format.bits() < 8 {
-            stored = closest(group, (bias, far), stored, largest, params);
+            stored = closest(group, |_| 1.0, (bias, far), stored, largest, params);
+            if let Some(counts) = counts {
+                // No worse than without knowing what counts.
+                let counts = &counts[index * GROUP..][..GROUP];
+                stored = closest(group, |at| counts[at], (bias, far), stored, largest, params);
+            }
         }
         let (scale, bias) = stored;
         if let Some(scales) = &mut sink.scales {
@@ -236,14 +246,24 @@ mod tests {
             .map(|index| f32::from_bits(index.wrapping_mul(0x9e37_79b9)))
             .map(|value| if value.abs() < 1e4 && value.is_normal() { value } else { 0.25 })
             .collect();
+        let counts: Vec<f32> = (0..values.len()).map(|at| (at * 7 % 23) as f32 * 0.3).collect();
         for (bits, group) in [(4, 32), (4, 128), (8, 64), (3, 64), (6, 32), (5, 64)] {
             let format = Affine::new(bits, group).unwrap();
             for params in [FloatType::F32, FloatType::F16, FloatType::BF16] {
-                let mut portable = encode_rows(&vec![0.0; values.len()], format, params).unwrap();
-                let Packed { codes, scales, biases } = &mut portable;
-                let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
-                encode_portable(&values, format, params, sink).unwrap();
-                assert_eq!(portable, encode_rows(&values, format, params).unwrap(), "{format}");
+                let encode = |counts: Option<&[f32]>, portable: bool| {
+                    let mut packed = encode_rows(&vec![0.0; values.len()], format, params).unwrap();
+                    let Packed { codes, scales, biases } = &mut packed;
+                    let sink =
+                        Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
+                    let encode = if portable { encode_portable } else { encode_into };
+                    encode(&values, counts, format, params, sink).unwrap();
+                    packed
+                };
+                let alike = encode(None, true);
+                assert_eq!(alike, encode_rows(&values, format, params).unwrap(), "{format}");
+                let counted = encode(Some(&counts), true);
+                assert_eq!(counted, encode(Some(&counts), false), "{format}");
+                assert_eq!(counted != alike, bits < 8, "{format}");
             }
         }
     }

@@ -116,6 +116,7 @@ impl Codec for Fp4Codec {
         &self,
         encoding: Encoding,
         weights: &[f32],
+        _: Option<&[f32]>,
         _: FloatType,
         out: &mut [Option<&mut [u8]>],
     ) -> Result<(), EncodeError> {

@@ -83,6 +83,7 @@ impl Codec for GgmlCodec {
         &self,
         encoding: Encoding,
         weights: &[f32],
+        _: Option<&[f32]>,
         _: FloatType,
         out: &mut [Option<&mut [u8]>],
     ) -> Result<(), EncodeError> {

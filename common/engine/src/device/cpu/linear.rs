@@ -16,6 +16,7 @@ use crate::batch::RowKinds;
 use crate::device::StoredLinear;
 use crate::error::Error;
 use crate::matrix::StoredMatrix;
+use crate::tally::Tallied;
 
 /// `y = x · weightᵀ + bias` with a weight `[outputs, inputs]` that stays as it is stored.
 ///
@@ -30,16 +31,17 @@ pub(crate) struct Linear {
     decode: &'static dyn Gemm,
     /// The weights of the products that follow those with this one, if they are known.
     next: Vec<(Arc<StoredMatrix>, Range<usize>)>,
+    tallied: Option<Tallied>,
 }
 
 impl Linear {
     /// The layer with this weight on a processor of this tier.
     pub(crate) fn new(tier: Tier, linear: StoredLinear) -> Linear {
-        let StoredLinear { matrix, rows, bias, numerics, precision } = linear;
+        let StoredLinear { matrix, rows, bias, numerics, precision, tallied } = linear;
         let operand = Operand::new(matrix).beside(precision, numerics);
         let prefill = operand.gemm(tier, numerics, RowClass::Prefill(precision));
         let decode = operand.gemm(tier, numerics, RowClass::Decode);
-        Linear { operand, rows, bias, tier, prefill, decode, next: Vec::new() }
+        Linear { operand, rows, bias, tier, prefill, decode, next: Vec::new(), tallied }
     }
 
     /// Number of columns of the weight.
@@ -101,6 +103,15 @@ impl Linear {
                     .collect();
                 pool::expect(&upcoming);
                 pool::run_all(&tasks);
+            }
+        }
+        for (at, layer) in layers.iter().enumerate() {
+            let of = |layer: &&Linear| layer.tallied.as_ref().map(|it| it.weight.clone());
+            // Parts of one matrix meet the same rows once.
+            if let Some(tallied) = &layer.tallied
+                && layers[..at].iter().all(|it| of(it).as_ref() != Some(&tallied.weight))
+            {
+                tallied.add(x, inputs);
             }
         }
         // SAFETY: the runs are all rows, and of the rows of each the tasks of a layer, all of which are done, wrote

@@ -52,7 +52,7 @@ fn block_byte(random: &mut Random, kind: GgmlType, at: usize) -> u8 {
 fn linear(matrix: &Arc<StoredMatrix>, rows: Range<usize>, numerics: Numerics) -> StoredLinear {
     let bias = (0..rows.len()).map(|output| output as f32 / 8.0).collect();
     let (matrix, bias, precision) = (matrix.clone(), Some(bias), Precision::Bf16);
-    StoredLinear { matrix, rows, bias, numerics, precision }
+    StoredLinear { matrix, rows, bias, numerics, precision, tallied: None }
 }
 
 /// What differs from `x · weightᵀ + bias` by more than may be: of each product a part of its magnitude, and where `rounds` a

@@ -1,0 +1,25 @@
+//! Where errors of a checkpoint's weights count.
+
+use std::sync::Arc;
+
+use super::group::is_plain_matrix;
+use crate::catalog::{Checkpoint, Tensor};
+use crate::encoding::Importance;
+
+impl Checkpoint {
+    /// Whether a matrix of its layers is in plain numbers, so that it may be encoded.
+    pub fn has_plain_matrices(&self) -> bool {
+        self.tensors.iter().any(is_plain_matrix)
+    }
+
+    /// Has its weights encoded so that errors are where they count least. The first time counts, before anything is encoded.
+    pub fn weigh(&self, importance: Arc<Importance>) {
+        self.importance.get_or_init(|| importance);
+    }
+
+    /// How much errors count in the columns of a matrix, if anybody said so.
+    pub(crate) fn counts(&self, matrix: &Tensor) -> Option<Vec<f32>> {
+        let counts = self.importance.get()?.counts(&matrix.name)?;
+        matches!(matrix.shape[..], [_, columns] if columns == counts.len() as u64).then_some(counts)
+    }
+}

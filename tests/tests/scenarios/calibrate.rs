@@ -1,0 +1,71 @@
+//! Weights that are turned into fewer bits are off where a text needs them least.
+use std::path::{Path, PathBuf};
+
+use cake_tests::master::path;
+use cake_tests::{Master, TestWorker};
+use serde_json::Value;
+
+/// What a run of a text is told by.
+const RUNS: &str = "through the model to see where errors count";
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
+}
+
+/// Bytes that a push sent.
+fn sent(report: &Value) -> u64 {
+    let workers = report["pushed"].as_array().expect("one for each worker");
+    workers.iter().map(|worker| worker["pushed_bytes"].as_u64().expect("bytes")).sum()
+}
+
+#[test]
+fn a_text_changes_what_is_pushed_and_is_run_once() {
+    let workers = TestWorker::several(&["a", "b"]);
+    let master = Master::over(&workers);
+    let (model, text) = (path(&model()), path(&model().join("heldout.txt")));
+    let push = |more: &[&str]| {
+        let finished = master.run(&[&["push", &model, "--encode", "q4", "--json"], more].concat());
+        let runs = finished.stderr.contains(RUNS);
+        (sent(&finished.json()), runs)
+    };
+    let calibrate = ["--calibrate", &*text];
+    let (plain, runs) = push(&[]);
+    assert!(plain > 0 && !runs);
+    let (calibrated, runs) = push(&calibrate);
+    // As many bytes, but for what manifests say; each worker has them once.
+    assert!(runs && calibrated.abs_diff(plain) * 20 < plain, "{calibrated} and {plain}");
+    assert_eq!(push(&calibrate), (0, false), "the workers have it, and the master remembers");
+
+    let prompt: Vec<u32> = (2..40).collect();
+    let answer = |master: &Master, more: &[&str]| {
+        let more = [&["--encode", "q4"], more].concat();
+        master.answer_of(&self::model(), &prompt, 12, &[], &more).logprob_bits
+    };
+    let whole = answer(&Master::alone(), &calibrate);
+    assert_eq!(answer(&master, &calibrate), whole);
+    assert_ne!(answer(&master, &[]), whole, "other weights, other numbers");
+}
+
+#[test]
+fn a_text_that_says_nothing_is_refused_before_anybody_is_asked_for() {
+    // Nobody is there, which would be said as soon as somebody was asked.
+    let master = Master::at(["127.0.0.1:1"]);
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let model = path(&model());
+    let refused = |encode: &str, name: &str, bytes: Option<&[u8]>| {
+        let text = home.path().join(name);
+        if let Some(bytes) = bytes {
+            std::fs::write(&text, bytes).expect("written");
+        }
+        let text = path(&text);
+        let args = ["plan", &model, "--encode", encode, "--calibrate", &text];
+        let refusal = master.run(&args).refusal();
+        assert!(refusal.contains(&text) && refusal.contains("--calibrate"), "{refusal}");
+        refusal
+    };
+    assert!(refused("q4", "missing", None).contains("No such file"));
+    assert!(refused("q4", "short", Some(b"A few words.")).contains("expected at least 64"));
+    assert!(refused("q4", "bytes", Some(&[0xff; 999])).contains("byte 0"));
+    assert!(refused("q8", "unused", Some(b"A few words.")).contains("q6, q5, q4"));
+    assert!(refused("as-stored", "unused", None).contains("--encode"));
+}
