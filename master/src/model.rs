@@ -1,6 +1,6 @@
 //! A checkpoint and the scheme that it is to run in.
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cake_checkpoint::{
     BlobSource, BlobTensor, Checkpoint, Encoding, Error, FloatType, MappedMatrix, MappedTensor,
@@ -39,12 +39,39 @@ pub struct Model {
     pub scheme: Scheme,
     /// What each layer is turned into, by the number of the whole layer, where they are not all alike.
     pub layers: Option<Arc<[Scheme]>>,
+    /// What is known of each layer's blob, once somebody asked: a mixture's layer has hundreds of tensors.
+    blobs: Arc<[OnceLock<BlobFacts>]>,
+}
+
+/// What is known of a layer's blob from the headers, and what [`Checkpoint::group`] finds.
+#[derive(Clone, Debug, Default)]
+struct BlobFacts {
+    bytes: u64,
+    active_bytes: u64,
+    stored: Vec<(Option<Encoding>, u64)>,
+    /// The bytes of its largest matrix's first part, and how it is stored.
+    largest: Option<(u64, Encoding)>,
 }
 
 impl Model {
     /// A checkpoint whose layers are all turned into the same.
     pub fn new(checkpoint: Arc<Checkpoint>, scheme: Scheme) -> Model {
-        Model { checkpoint, scheme, layers: None }
+        Model::of(checkpoint, scheme, None)
+    }
+
+    /// The same model whose layers are turned into these each.
+    pub fn with_layers(&self, layers: Vec<Scheme>) -> Model {
+        Model::of(self.checkpoint.clone(), self.scheme, Some(layers.into()))
+    }
+
+    /// The same of a checkpoint whose layers are parted otherwise.
+    pub fn with_checkpoint(&self, checkpoint: Arc<Checkpoint>) -> Model {
+        Model::of(checkpoint, self.scheme, self.layers.clone())
+    }
+
+    fn of(checkpoint: Arc<Checkpoint>, scheme: Scheme, layers: Option<Arc<[Scheme]>>) -> Model {
+        let blobs = checkpoint.config.layers.iter().map(|_| OnceLock::new()).collect();
+        Model { checkpoint, scheme, layers, blobs }
     }
 
     /// Whether something is turned into anything.
@@ -76,15 +103,35 @@ impl Model {
         BlobSource::encoded(&self.checkpoint, layer, self.scheme_of(layer))
     }
 
+    /// What is known of that blob; of a layer that the model does not have, nothing.
+    fn facts(&self, layer: usize) -> &BlobFacts {
+        static NONE: BlobFacts =
+            BlobFacts { bytes: 0, active_bytes: 0, stored: Vec::new(), largest: None };
+        let Some(known) = self.blobs.get(layer) else { return &NONE };
+        known.get_or_init(|| {
+            let blob = self.blob(layer);
+            let matrices = blob.tensors().iter().filter_map(|it| Some((it.bytes, it.encoding?)));
+            BlobFacts {
+                bytes: blob.file_bytes(),
+                active_bytes: self.active(&blob, layer),
+                stored: stored(&blob),
+                largest: matrices.max_by_key(|(bytes, _)| *bytes),
+            }
+        })
+    }
+
     /// Bytes of that blob, header included: from the headers, and what [`Checkpoint::group`] finds.
     pub fn blob_bytes(&self, layer: usize) -> u64 {
-        self.blob(layer).file_bytes()
+        self.facts(layer).bytes
     }
 
     /// Bytes of one layer that a decoded token reads: all of its blob, but of experts the mean of as many as a row
     /// goes to.
     pub fn active_bytes(&self, layer: usize) -> u64 {
-        let blob = self.blob(layer);
+        self.facts(layer).active_bytes
+    }
+
+    fn active(&self, blob: &BlobSource<'_>, layer: usize) -> u64 {
         let config = &self.checkpoint.config;
         let Some(spec) = config.layers.get(layer) else { return blob.file_bytes() };
         let prefix = config.layer_tensor_name(layer, "");
@@ -153,16 +200,8 @@ impl Model {
     }
 
     /// Bytes of one layer's blob by the encoding of the matrices whose weights they are, the rest without one.
-    pub fn stored(&self, layer: usize) -> Vec<(Option<Encoding>, u64)> {
-        let blob = self.blob(layer);
-        let mut stored: Vec<(Option<Encoding>, u64)> = vec![(None, blob.header_bytes())];
-        for BlobTensor { encoding, bytes, .. } in blob.tensors() {
-            match stored.iter_mut().find(|(known, _)| known == encoding) {
-                Some((_, sum)) => *sum += bytes,
-                None => stored.push((*encoding, *bytes)),
-            }
-        }
-        stored
+    pub fn stored(&self, layer: usize) -> &[(Option<Encoding>, u64)] {
+        &self.facts(layer).stored
     }
 
     /// How the largest matrix of the first layer is stored, of all its parts if it is parted: what is timed on every
@@ -170,12 +209,8 @@ impl Model {
     pub fn weight_encoding(&self) -> Encoding {
         let config = &self.checkpoint.config;
         let parts = (0..config.layers.len()).take_while(|part| config.number(*part) == 0);
-        let matrices = parts.flat_map(|part| {
-            let blob = self.blob(part);
-            let stored = blob.tensors().iter().map(|tensor| (tensor.bytes, tensor.encoding));
-            stored.filter_map(|(bytes, encoding)| Some((bytes, encoding?))).collect::<Vec<_>>()
-        });
-        let largest = matrices.max_by_key(|(bytes, _)| *bytes);
+        let largest = parts.filter_map(|part| self.facts(part).largest);
+        let largest = largest.max_by_key(|(bytes, _)| *bytes);
         largest.map_or(Encoding::Float(FloatType::F32), |(_, encoding)| encoding)
     }
 
@@ -190,7 +225,7 @@ impl Model {
     pub fn encodings(&self) -> Vec<Encoding> {
         let mut encodings = Vec::new();
         for layer in 0..self.checkpoint.config.layers.len() {
-            for encoding in self.blob(layer).tensors().iter().filter_map(|it| it.encoding) {
+            for encoding in self.stored(layer).iter().filter_map(|(encoding, _)| *encoding) {
                 if !encodings.contains(&encoding) {
                     encodings.push(encoding);
                 }
@@ -221,4 +256,16 @@ impl Model {
         let others = others.map(|tensor| tensor.bytes).fold(0, u64::saturating_add);
         stored.saturating_add(others).saturating_add(copy)
     }
+}
+
+/// Bytes of a blob by the encoding of the matrices whose weights they are, the rest without one.
+fn stored(blob: &BlobSource<'_>) -> Vec<(Option<Encoding>, u64)> {
+    let mut stored: Vec<(Option<Encoding>, u64)> = vec![(None, blob.header_bytes())];
+    for BlobTensor { encoding, bytes, .. } in blob.tensors() {
+        match stored.iter_mut().find(|(known, _)| known == encoding) {
+            Some((_, sum)) => *sum += bytes,
+            None => stored.push((*encoding, *bytes)),
+        }
+    }
+    stored
 }

@@ -255,7 +255,7 @@ async fn wider(
     let Some(layers) = block_in_place(|| losses.spend(checkpoint, fits, &room)) else {
         return Ok(None);
     };
-    let model = Model { layers: Some(layers.into()), ..with.model.clone() };
+    let model = with.model.with_layers(layers);
     let manifests = Arc::new(Manifests::open(model.clone(), with.state.digests()?)?);
     let again = With {
         model: &model,

@@ -97,7 +97,7 @@ impl Prepared {
     ) -> Result<bool, Error> {
         let checkpoint = self.model.checkpoint.clone();
         for other in parts::finer(&checkpoint, request) {
-            let model = Model { checkpoint: other, ..self.model.clone() };
+            let model = self.model.with_checkpoint(other);
             let manifests = Manifests::open(model.clone(), self.state.digests()?)?;
             let other = (&model, &Arc::new(manifests));
             match self.plan_of(other, request, without, HURRY).await {

@@ -77,7 +77,7 @@ mod tests {
         // Each number of a bf16 checkpoint is two bytes.
         assert_eq!((about.bytes, about.parameters), (stored, stored / 2));
         assert!(about.digest.len() == 64 && about.digest.bytes().all(|b| b.is_ascii_hexdigit()));
-        let other = Model { scheme: "q4".parse().expect("a scheme"), ..model };
+        let other = Model::new(model.checkpoint, "q4".parse().expect("a scheme"));
         let other = About::of(&other).expect("its files are there");
         assert!(other.digest != about.digest && other.encoding != about.encoding);
     }
