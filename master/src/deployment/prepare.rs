@@ -53,7 +53,7 @@ pub(crate) async fn prepare(
         return Err(Error::Hollow { file, count });
     }
     let reading = match &request.calibrate {
-        Some(sample) => Some(block_in_place(|| reading(&checkpoint, sample, hollow.is_some()))?),
+        Some(sample) => block_in_place(|| reading(&checkpoint, sample, request, hollow.is_some()))?,
         None => None,
     };
     let Held { members, missing } = cluster.hold(&master_name()).await?;
@@ -171,26 +171,31 @@ pub(crate) async fn prepare(
     })
 }
 
-/// What the model reads of a text that says where errors count.
+/// What the model reads of a text that says where errors count; nothing where the text is for several models and this one's
+/// weights stay as they are.
 ///
 /// # Errors
 /// Nothing would come of that, or [`calibration::Error`].
 fn reading(
     checkpoint: &Checkpoint,
     sample: &Sample,
+    request: &PlanRequest,
     headers_only: bool,
-) -> Result<Arc<Reading>, Error> {
+) -> Result<Option<Arc<Reading>>, Error> {
     let refused = |expected: &str| {
         Err(WrongArgument::new("--calibrate", sample.path.display(), expected.to_owned()).into())
     };
     if headers_only {
         return refused("nothing, as the model's files have no weights");
     }
+    if !checkpoint.has_plain_matrices() && request.of_several {
+        return Ok(None);
+    }
     if !checkpoint.has_plain_matrices() {
         return refused("nothing, as the model's weights are packed already and stay so");
     }
     let text = Text::of(&checkpoint.texts).map_err(calibration::Error::from)?;
-    Ok(Arc::new(Reading::of(sample, &text)?))
+    Ok(Some(Arc::new(Reading::of(sample, &text)?)))
 }
 
 /// Has weights be off where a text needs them least. Whoever waits no longer ends it.
@@ -211,16 +216,20 @@ async fn weigh(
         let layers = of.config.layers.len();
         let mut told: Option<Instant> = None;
         calibration::calibrate(&of, &reading, &directory, &mut |done| {
-            if told.is_none_or(|told| told.elapsed() >= TELL_EACH) {
+            let is_waited_for = waits.strong_count() > 0;
+            if is_waited_for && told.is_none_or(|told| told.elapsed() >= TELL_EACH) {
                 observer.tell(&Event::Calibrating { done, layers });
                 told = Some(Instant::now());
             }
-            waits.strong_count() > 0
+            is_waited_for
         })
     };
     let importance = match spawn_blocking(work).await {
         Ok(importance) => importance?,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => return Err(calibration::Error::Unwanted.into()), // The program ends.
+        },
     };
     drop(waited_for);
     checkpoint.weigh(Arc::new(importance));

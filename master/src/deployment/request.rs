@@ -20,8 +20,9 @@ pub(crate) struct PlanRequest {
     /// Longest sequence to make room for (tokens); `None`: what the model has, at most [`DEFAULT_CONTEXT`], and no more than
     /// what its rotations of short sequences are for.
     pub context: Option<usize>,
-    /// Whether a model with fewer positions than `context` gets all that it has: what is asked is asked of several models.
-    pub context_is_most: bool,
+    /// Whether all this is asked of several models: one with fewer positions than `context` gets all that it has, and one whose
+    /// weights are packed already stays as it is.
+    pub of_several: bool,
     /// So many of the longest sequences at once; `None`: one.
     pub parallel: Option<NonZeroUsize>,
     /// Element type of the KV cache; `None`: as the numerics suggest.
@@ -74,7 +75,7 @@ impl PlanRequest {
     pub(crate) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
         let most = checkpoint.config.max_position_embeddings;
         let context = match self.context {
-            Some(context) if self.context_is_most => context.min(most),
+            Some(context) if self.of_several => context.min(most),
             Some(context) => context,
             None => {
                 let short = checkpoint.config.short_context().unwrap_or(most);

@@ -13,7 +13,8 @@ pub(crate) struct LayerLoss {
     pub layer: usize,
     /// What it is turned into.
     pub encoding: String,
-    /// The squared error for each squared weight in every width that it may be turned into, widest first.
+    /// The squared error for each squared weight, both as they count if a text said so, in every width that it may be turned
+    /// into, widest first.
     pub loss: Vec<(String, f64)>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::digest::Digest;
 use super::group::is_plain_matrix;
 use crate::catalog::{Checkpoint, Tensor};
 use crate::encoding::Importance;
@@ -14,12 +15,15 @@ impl Checkpoint {
 
     /// Has its weights encoded so that errors are where they count least. The first time counts, before anything is encoded.
     pub fn weigh(&self, importance: Arc<Importance>) {
-        self.importance.get_or_init(|| importance);
+        self.importance.get_or_init(|| {
+            let digest = Digest::of(importance.to_json().as_bytes());
+            (importance, digest)
+        });
     }
 
     /// How much errors count in the columns of a matrix, if anybody said so.
     pub(crate) fn counts(&self, matrix: &Tensor) -> Option<Vec<f32>> {
-        let counts = self.importance.get()?.counts(&matrix.name)?;
+        let counts = self.importance.get()?.0.counts(&matrix.name)?;
         matches!(matrix.shape[..], [_, columns] if columns == counts.len() as u64).then_some(counts)
     }
 }

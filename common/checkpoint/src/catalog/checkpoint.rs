@@ -68,8 +68,8 @@ pub struct Checkpoint {
     pub(super) outer: OuterTensors,
     /// What [`Checkpoint::group`] found, once someone asked for it.
     pub(crate) group: OnceLock<Group>,
-    /// How much errors count, once someone said so.
-    pub(crate) importance: OnceLock<Arc<Importance>>,
+    /// How much errors count, once someone said so, and the digest of that.
+    pub(crate) importance: OnceLock<(Arc<Importance>, Digest)>,
     /// What its blobs may keep of what comes beside codes.
     pub(crate) beside: Arc<Room>,
 }
@@ -308,7 +308,7 @@ impl Checkpoint {
     }
 
     /// As [`Checkpoint::identity`], for its layers in that encoding: another text for each encoding,
-    /// and for each encoder that gives other bytes.
+    /// for each encoder that gives other bytes, and for each [importance](Checkpoint::weigh) where that changes them.
     ///
     /// # Errors
     /// As [`Checkpoint::identity`].
@@ -333,8 +333,8 @@ impl Checkpoint {
         let schemes: Vec<String> = layers.iter().map(made).collect();
         let mut text = format!("{identity} {} {ENCODER_VERSION}", schemes.join(" "));
         let weighs = layers.iter().any(|scheme| scheme.weighs_errors());
-        if let Some(importance) = self.importance.get().filter(|_| weighs) {
-            text.push_str(&format!(" {}", Digest::of(importance.to_json().as_bytes())));
+        if let Some((_, importance)) = self.importance.get().filter(|_| weighs) {
+            text.push_str(&format!(" {importance}"));
         }
         Ok(Digest::of(text.as_bytes()).to_string())
     }

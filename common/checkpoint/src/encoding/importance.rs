@@ -64,7 +64,10 @@ impl Importance {
 
     /// As text, of a line.
     pub fn to_json(&self) -> String {
-        let text = |levels: &Vec<u8>| levels.iter().map(|level| format!("{level:02x}")).collect();
+        const DIGITS: [u8; 16] = *b"0123456789abcdef";
+        let digits =
+            |level: &u8| [level >> 4, level & 15].map(|it| char::from(DIGITS[usize::from(it)]));
+        let text = |levels: &Vec<u8>| levels.iter().flat_map(digits).collect();
         let texts: BTreeMap<&String, String> =
             self.columns.iter().map(|(name, levels)| (name, text(levels))).collect();
         serde_json::to_string(&texts).expect("texts by name are JSON")

@@ -197,7 +197,7 @@ impl Args {
             return Err(Error::argument("--context", 0, "1 or more")); // No model has to be looked at.
         }
         let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
-        Ok(PlanRequest { parallel, context_is_most: shelf.only().is_none(), ..asked })
+        Ok(PlanRequest { parallel, of_several: shelf.only().is_none(), ..asked })
     }
 
     /// What loads these models over these workers.

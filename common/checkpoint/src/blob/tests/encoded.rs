@@ -175,8 +175,10 @@ fn errors_are_where_they_count_least() {
     weighed(&plain, 0);
     assert_ne!(identity(&plain), before);
     assert_eq!(plain.identity_encoded(Scheme::Q8).unwrap(), wide, "the same bytes");
-    let in_8_bits = |of: &Checkpoint| bytes_of(&BlobSource::encoded(of, 1, Scheme::Q8));
-    assert!(in_8_bits(&checkpoint) == in_8_bits(&plain), "8 bits have no choice");
+    for scheme in Scheme::ALL {
+        let bytes = |of: &Checkpoint| bytes_of(&BlobSource::encoded(of, 1, scheme));
+        assert_eq!(bytes(&checkpoint) != bytes(&plain), scheme.weighs_errors(), "{scheme}");
+    }
 }
 
 #[test]

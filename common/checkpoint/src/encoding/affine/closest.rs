@@ -28,11 +28,11 @@ struct Choice {
     error: f32,
 }
 
-/// A scale and a bias, numbers of type `params`, with an error that is no larger than that of the given ones, which lead in
-/// `largest` steps from the edge `near` of the group's range to the edge `far`. `counts` says of each weight how much its
+/// A scale and a bias, numbers of type `params`, with an error that is no larger than that of the given ones; the group's
+/// range has the edges `near` and `far`, and codes go up to `largest`. `counts` says of each weight how much its
 /// squared error counts: 1 where all count the same.
 ///
-/// Sums have one order, and no product is fused with one: equal weights give equal numbers everywhere.
+/// Sums have one order, and no product is fused with one: equal weights and counts give equal numbers everywhere.
 #[inline(always)]
 pub(super) fn closest<const GROUP: usize>(
     group: &[f32; GROUP],

@@ -7,7 +7,7 @@
 //! fewer have [`closest`]'s scale and bias instead, where those make the squared error smaller.
 //!
 //! Only sums, products, divisions and comparisons of IEEE 754, none of them fused, in an order that does not depend on the
-//! machine: equal weights give equal bytes everywhere.
+//! machine: equal weights, whose errors count the same, give equal bytes everywhere.
 
 use super::closest::closest;
 use super::format::Affine;
