@@ -1,7 +1,6 @@
 //! From a model and workers to a plan: what every command shares. What runs then is begun in `open`.
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use cake_checkpoint::{Checkpoint, LayerRange, Scheme};
 use cake_engine::DeviceKind;
@@ -30,8 +29,8 @@ use crate::sizing::Promise;
 use crate::state::State;
 use crate::text::Text;
 
-/// How often it is said how far a text is.
-const TELL_EACH: Duration = Duration::from_secs(5);
+/// How often it is said how far a text is, until it is through all layers.
+const TOLD: usize = 10;
 
 /// Opens the model, takes the workers, measures them and plans. `state` is where the master
 /// remembers digests and measurements.
@@ -214,12 +213,13 @@ async fn weigh(
     let directory = state.directory().to_owned();
     let work = move || {
         let layers = of.config.layers.len();
-        let mut told: Option<Instant> = None;
+        let each = layers.div_ceil(TOLD).max(1);
+        let mut next = 0; // Layers that cannot be parted are done together.
         calibration::calibrate(&of, &reading, &directory, &mut |done| {
             let is_waited_for = waits.strong_count() > 0;
-            if is_waited_for && told.is_none_or(|told| told.elapsed() >= TELL_EACH) {
+            if is_waited_for && done >= next {
                 observer.tell(&Event::Calibrating { done, layers });
-                told = Some(Instant::now());
+                next = done + each;
             }
             is_waited_for
         })
