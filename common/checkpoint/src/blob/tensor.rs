@@ -33,9 +33,17 @@ pub struct BlobTensor<'a> {
     pub encoding: Option<Encoding>,
     /// What it is made from.
     source: &'a Tensor,
-    /// How, if it is not copied, and which of the parts that come of it this is.
-    recipe: Option<(Recipe, usize)>,
-    /// What is known of the parts beside the first of what is encoded.
+    /// How, if it is not copied.
+    made: Option<Made>,
+}
+
+/// How one part of what a matrix becomes is made.
+#[derive(Clone, Debug)]
+struct Made {
+    recipe: Recipe,
+    /// Which of the parts that come of it this is.
+    part: usize,
+    /// What is known of the parts beside the first, which all of them share.
     beside: Beside,
 }
 
@@ -76,12 +84,11 @@ fn encoded(source: &Tensor, to: Option<Encoding>) -> Vec<BlobTensor<'_>> {
             bytes: source.bytes,
             encoding: source.encoding,
             source,
-            recipe: None,
-            beside: Beside::default(),
+            made: None,
         }],
         Some((recipe, module, parts)) => {
             let beside = Beside::default();
-            let made = |(index, spec): (usize, PartSpec)| {
+            let made = |(part, spec): (usize, PartSpec)| {
                 let dtype = spec.dtype(recipe.float.dtype());
                 let bytes = dtype.tensor_bytes(&spec.shape);
                 BlobTensor {
@@ -91,8 +98,7 @@ fn encoded(source: &Tensor, to: Option<Encoding>) -> Vec<BlobTensor<'_>> {
                     bytes: bytes.expect("smaller than the tensor it is made from"),
                     encoding: (spec.part == Part::Weight).then_some(recipe.encoding),
                     source,
-                    recipe: Some((recipe, index)),
-                    beside: beside.clone(),
+                    made: Some(Made { recipe, part, beside: beside.clone() }),
                 }
             };
             parts.into_iter().enumerate().map(made).collect()
@@ -134,7 +140,7 @@ impl BlobTensor<'_> {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<(), Error> {
-        let Some((recipe, part)) = self.recipe else {
+        let &Some(Made { recipe, part, ref beside }) = &self.made else {
             return checkpoint.read_at(self.source, offset, buffer);
         };
         let end = offset.saturating_add(buffer.len() as u64);
@@ -145,7 +151,7 @@ impl BlobTensor<'_> {
         let units = recipe.units();
         let unit = units[part];
         // Within a file on this machine.
-        if self.beside.copy(part, unit, offset as usize, buffer) {
+        if beside.copy(part, unit, offset as usize, buffer) {
             return Ok(());
         }
         let all = recipe.groups(self.source);
@@ -154,11 +160,11 @@ impl BlobTensor<'_> {
         let (groups, step) = (first.groups.start..last.groups.end, PIECE_WEIGHTS / recipe.group);
         let origin = Origin::of(checkpoint, self.source, recipe, &pieces)?;
         let counts = checkpoint.counts(self.source);
-        let encode = |beside: Vec<&mut [u8]>| {
+        let encode = |parts_beside: Vec<&mut [u8]>| {
             // For every piece where each of the other parts goes, if it is kept.
             let mut others: Vec<Vec<Option<&mut [u8]>>> = Vec::new();
             others.resize_with(pieces.len(), Vec::new);
-            for (kept, unit) in beside.into_iter().zip(&units[1..]) {
+            for (kept, unit) in parts_beside.into_iter().zip(&units[1..]) {
                 let of_part = others.iter_mut().zip(kept.chunks_mut(step * unit));
                 of_part.for_each(|(piece, bytes)| piece.push(Some(bytes)));
             }
@@ -183,7 +189,7 @@ impl BlobTensor<'_> {
             })
         };
         match part {
-            0 => self.beside.fill(&checkpoint.beside, groups, all, &units, encode),
+            0 => beside.fill(&checkpoint.beside, groups, all, &units, encode),
             _ => encode(Vec::new()),
         }
     }

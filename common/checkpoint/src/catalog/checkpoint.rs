@@ -129,20 +129,19 @@ impl Checkpoint {
         });
         let mut layers = Vec::with_capacity(config.layers.len());
         for (layer, spec) in config.layers.iter().enumerate() {
-            let tensors = spec.tensors();
-            // Parts of a packed matrix go with its weight.
-            let owners: HashSet<String> = tensors
-                .iter()
-                .flat_map(|tensor| {
-                    [tensor.leaf(), format!("{}{}", tensor.path, Part::Weight.ending())]
-                })
-                .collect();
+            // Parts of a packed matrix go with its weight: what has the name of a part goes by its module, all else by its
+            // own.
+            let (mut modules, mut leaves) = (HashSet::new(), HashSet::new());
+            for tensor in spec.tensors() {
+                if tensor.ending() != Part::Weight.ending() {
+                    leaves.insert(tensor.leaf());
+                }
+                modules.insert(tensor.path);
+            }
             let is_here = |index: &&usize| {
                 let Role::Layer { leaf, .. } = &self.tensors[**index].role else { return false };
-                let weight = |(module, _)| format!("{module}{}", Part::Weight.ending());
-                let is_owned =
-                    || Part::split(leaf).map(weight).is_some_and(|it| owners.contains(&it));
-                owners.contains(leaf) || is_owned()
+                Part::split(leaf).is_some_and(|(module, _)| modules.contains(module))
+                    || leaves.contains(leaf)
             };
             let all = &whole.layers[config.number(layer)];
             layers.push(all.iter().filter(is_here).copied().collect());
