@@ -10,7 +10,7 @@ use super::{across, paired, rows_apart, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
-use crate::encoding::{ENCODER_VERSION, Group, Importance, Part, Scheme};
+use crate::encoding::{ENCODER_VERSION, Group, Importance, Part, Scheme, WEIGHED_VERSION};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;
@@ -333,7 +333,7 @@ impl Checkpoint {
         let mut text = format!("{identity} {} {ENCODER_VERSION}", schemes.join(" "));
         let weighs = layers.iter().any(|scheme| scheme.weighs_errors());
         if let Some((_, importance)) = self.importance.get().filter(|_| weighs) {
-            text.push_str(&format!(" {importance}"));
+            text.push_str(&format!(" {importance} {WEIGHED_VERSION}"));
         }
         Ok(Digest::of(text.as_bytes()).to_string())
     }

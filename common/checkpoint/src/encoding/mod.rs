@@ -20,7 +20,9 @@ mod tag;
 #[cfg(test)]
 mod tests;
 
-pub use affine::{Affine, ENCODER_VERSION, Packed, Sink, decode_rows, encode_into, encode_rows};
+pub use affine::{
+    Affine, ENCODER_VERSION, Packed, Sink, WEIGHED_VERSION, decode_rows, encode_into, encode_rows,
+};
 pub use apr::AprType;
 pub use bnb::{Bnb, Levels};
 pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};

@@ -19,6 +19,17 @@ const MORE_STEPS: u8 = 3;
 const MORE_EACH: u8 = 16;
 /// How often the line through the weights is looked for.
 const LINES: usize = 2;
+/// How many half steps further in the near edge is tried, too, in a [`Search::Wide`].
+const INWARD: u8 = 2;
+
+/// How long to search.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Search {
+    /// Steps from the near edge on, and the line of the best of them.
+    Quick,
+    /// From further in, too, and the line of each: six times as long. Whoever says what counts has waited for that, too.
+    Wide,
+}
 
 /// A scale and a bias, and the squared error that the nearest codes make with them.
 #[derive(Clone, Copy)]
@@ -41,22 +52,31 @@ pub(super) fn closest<const GROUP: usize>(
     (scale, bias): (f32, f32),
     largest: f32,
     params: FloatType,
+    search: Search,
 ) -> (f32, f32) {
     let mut best = Choice { scale, bias, error: error(group, counts, scale, bias, largest) };
     // Nothing is better; and what is beyond the numbers of f32 cannot be compared.
     if !(best.error > 0.0 && best.error < f32::INFINITY) {
         return (scale, bias);
     }
-    let bias = params.nearest(near);
     let about = largest as u8;
     let more = MORE_STEPS + about / MORE_EACH;
     let fewest = about.saturating_sub(more).max(1);
     let of_codes = STEPS_OF_4_BITS.filter(|&steps| steps < fewest);
-    for steps in (fewest..=about + more).chain(of_codes) {
-        best.or(group, counts, params.nearest((far - bias) / f32::from(steps)), bias, largest);
+    let inward = if search == Search::Wide { INWARD } else { 0 };
+    for halves in 0..=inward {
+        let bias = params.nearest(near + (far - near) * (f32::from(halves) / (2.0 * largest)));
+        for steps in (fewest..=about + more).chain(of_codes.clone()) {
+            let scale = params.nearest((far - bias) / f32::from(steps));
+            best.or(group, counts, scale, bias, largest);
+            if search == Search::Wide {
+                let (slope, start) = line(group, counts, (scale, bias), largest);
+                best.or(group, counts, params.nearest(slope), params.nearest(start), largest);
+            }
+        }
     }
     for _ in 0..LINES {
-        let (slope, start) = line(group, counts, &best, largest);
+        let (slope, start) = line(group, counts, (best.scale, best.bias), largest);
         best.or(group, counts, params.nearest(slope), params.nearest(start), largest);
     }
     (best.scale, best.bias)
@@ -111,11 +131,11 @@ fn error<const GROUP: usize>(
 fn line<const GROUP: usize>(
     group: &[f32; GROUP],
     counts: impl Fn(usize) -> f32,
-    of: &Choice,
+    (scale, bias): (f32, f32),
     largest: f32,
 ) -> (f32, f32) {
-    let per_step = 1.0 / of.scale;
-    let codes = group.map(|weight| code(weight, per_step, of.bias, largest));
+    let per_step = 1.0 / scale;
+    let codes = group.map(|weight| code(weight, per_step, bias, largest));
     let all = sum::<GROUP>(&counts);
     let mean_code = sum::<GROUP>(|at| codes[at] * counts(at)) / all;
     let mean_weight = sum::<GROUP>(|at| group[at] * counts(at)) / all;

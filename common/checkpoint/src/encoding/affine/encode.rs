@@ -9,7 +9,7 @@
 //! Only sums, products, divisions and comparisons of IEEE 754, none of them fused, in an order that does not depend on the
 //! machine: equal weights, whose errors count the same, give equal bytes everywhere.
 
-use super::closest::closest;
+use super::closest::{Search, closest};
 use super::format::Affine;
 use super::lanes::{LANES, ROUNDER, reduce};
 use crate::encoding::encode_error::EncodeError;
@@ -17,6 +17,8 @@ use crate::encoding::float::FloatType;
 
 /// Changes whenever the same weights give other bytes than before.
 pub const ENCODER_VERSION: u32 = 2;
+/// The same of weights whose errors do not all count the same.
+pub const WEIGHED_VERSION: u32 = 2;
 
 /// Rows packed, as three tensors of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -139,11 +141,13 @@ fn encode_groups<const GROUP: usize>(
             return Err(EncodeError::TooLarge { index: index * GROUP, value: bias, params });
         };
         if format.bits() < 8 {
-            stored = closest(group, |_| 1.0, (bias, far), stored, largest, params);
+            let edges = (bias, far);
+            stored = closest(group, |_| 1.0, edges, stored, largest, params, Search::Quick);
             if let Some(counts) = counts {
                 // No worse than without knowing what counts.
                 let counts = &counts[index * GROUP..][..GROUP];
-                stored = closest(group, |at| counts[at], (bias, far), stored, largest, params);
+                let of = |at| counts[at];
+                stored = closest(group, of, edges, stored, largest, params, Search::Wide);
             }
         }
         let (scale, bias) = stored;

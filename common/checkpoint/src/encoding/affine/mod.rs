@@ -9,5 +9,5 @@ mod lanes;
 
 pub(super) use codec::AffineCodec;
 pub use decode::decode_rows;
-pub use encode::{ENCODER_VERSION, Packed, Sink, encode_into, encode_rows};
+pub use encode::{ENCODER_VERSION, Packed, Sink, WEIGHED_VERSION, encode_into, encode_rows};
 pub use format::Affine;
