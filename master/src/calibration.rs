@@ -135,13 +135,10 @@ impl Reading {
     /// # Errors
     /// [`Error::Short`], [`Error::Text`].
     pub fn of(sample: &Sample, text: &Text) -> Result<Reading, Error> {
-        let mut ids = text.encode(&sample.words, false)?;
+        let (lead, mut ids) = text.encode_apart(&sample.words)?;
         if ids.len() < LEAST_TOKENS {
             return Err(Error::Short { path: sample.path.clone(), found: ids.len() });
         }
-        let whole = text.encode(&sample.words, true)?;
-        let begins = (0..whole.len()).find(|at| whole[*at..].starts_with(&ids));
-        let lead = whole[..begins.unwrap_or(0)].to_vec();
         ids.truncate(TOKENS);
         Ok(Reading { lead, ids })
     }

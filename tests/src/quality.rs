@@ -100,11 +100,11 @@ impl Scorer {
         })
     }
 
-    /// Negative log-likelihood of every token but the first, summed, in nats.
+    /// Negative log-likelihood of every token after the first `known`, at least one, summed, in nats.
     ///
     /// # Errors
     /// Tokens that the model does not have, or more than it was opened for.
-    pub fn score(&mut self, ids: &[u32]) -> Result<f64> {
+    pub fn score(&mut self, ids: &[u32], known: usize) -> Result<f64> {
         let mut sum = 0.0;
         for position in (0..ids.len()).step_by(ROWS) {
             let rows = ROWS.min(ids.len() - position);
@@ -122,20 +122,24 @@ impl Scorer {
             let logits = self.head.forward(hidden, rows)?;
             let next = &ids[position + 1..ids.len().min(position + rows + 1)];
             let rows = logits.chunks_exact(logits.len() / rows).zip(next);
-            sum += rows.map(|(row, &next)| surprise(row, next)).sum::<f64>();
+            let unknown = rows.skip(known.saturating_sub(position + 1));
+            sum += unknown.map(|(row, &next)| surprise(row, next)).sum::<f64>();
         }
         Ok(sum)
     }
 
-    /// The perplexity of some texts: what the mean over all their tokens but the first of each comes to.
+    /// The perplexity of some texts, before each of which the model is given `lead`: what the mean over all their tokens
+    /// comes to, but for the first of each where nothing leads to it.
     ///
     /// # Errors
     /// As [`Scorer::score`].
-    pub fn perplexity(&mut self, texts: &[Vec<u32>]) -> Result<f64> {
-        let tokens: usize = texts.iter().map(|ids| ids.len().saturating_sub(1)).sum();
-        let mut sum = 0.0;
-        for ids in texts {
-            sum += self.score(ids)?;
+    pub fn perplexity(&mut self, lead: &[u32], texts: &[Vec<u32>]) -> Result<f64> {
+        let known = lead.len().max(1);
+        let (mut sum, mut tokens) = (0.0, 0);
+        for text in texts {
+            let ids = [lead, text].concat();
+            sum += self.score(&ids, known)?;
+            tokens += ids.len().saturating_sub(known);
         }
         Ok((sum / tokens as f64).exp())
     }

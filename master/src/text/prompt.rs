@@ -64,6 +64,17 @@ impl Text {
         self.encode_whole(text, add_special)
     }
 
+    /// What the model expects before a text, and the tokens of the text itself.
+    ///
+    /// # Errors
+    /// [`Error::Encode`] if the tokenizer fails.
+    pub fn encode_apart(&self, text: &str) -> Result<(Vec<u32>, Vec<u32>), Error> {
+        let (mut whole, ids) = (self.encode(text, true)?, self.encode(text, false)?);
+        let begins = (0..whole.len()).find(|at| whole[*at..].starts_with(&ids));
+        whole.truncate(begins.unwrap_or(0));
+        Ok((whole, ids))
+    }
+
     fn encode_whole(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
         let (by_post_processor, bos, eos) = match &self.around {
             _ if !add_special => (false, None, None),

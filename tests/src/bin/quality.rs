@@ -39,7 +39,7 @@ struct Cli {
     /// Arithmetic.
     #[arg(long, value_name = "fast|exact|int8", default_value = "fast")]
     numerics: Numerics,
-    /// Tokens of each piece of the text, which is scored by itself.
+    /// Tokens of each piece of the text, which is scored by itself, what the model expects before a text among them.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
     /// Score no more than so many tokens.
@@ -53,10 +53,11 @@ fn main() -> Result<()> {
     let tokenizer = Text::of(&checkpoint.texts)?;
     let text = std::fs::read_to_string(&cli.text)
         .with_context(|| format!("cannot read {}", cli.text.display()))?;
-    let mut ids = tokenizer.encode(&text, false)?;
+    let (lead, mut ids) = tokenizer.encode_apart(&text)?;
     ids.truncate(cli.tokens.unwrap_or(usize::MAX));
-    ensure!(cli.context > 1 && ids.len() > 1, "there is nothing to predict");
-    let pieces: Vec<Vec<u32>> = ids.chunks(cli.context).map(<[u32]>::to_vec).collect();
+    let most = cli.context.saturating_sub(lead.len());
+    ensure!(most > 1 && ids.len() > 1, "there is nothing to predict");
+    let pieces: Vec<Vec<u32>> = ids.chunks(most).map(<[u32]>::to_vec).collect();
     println!("{}: {} tokens in pieces of {}", cli.model, ids.len(), cli.context);
     println!("| weights | keys and values | MiB of layers | bits a weight | perplexity | change |");
     println!("|---|---|---|---|---|---|");
@@ -79,7 +80,7 @@ fn main() -> Result<()> {
         );
         for &kv in &kinds {
             let mut scorer = Scorer::load(&weights, cli.numerics, kv, cli.context)?;
-            let perplexity = scorer.perplexity(&pieces)?;
+            let perplexity = scorer.perplexity(&lead, &pieces)?;
             let first = *first.get_or_insert(perplexity);
             let mib = weights.layer_bytes() as f64 / f64::from(1 << 20);
             let (bits, change) = (weights.bits_per_weight(), 100.0 * (perplexity / first - 1.0));

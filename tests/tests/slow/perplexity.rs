@@ -48,7 +48,7 @@ fn perplexity_of_held_out_text_hardly_changes() {
         let numerics = if exact.is_none() { &NUMERICS[..] } else { &NUMERICS[..WITH_EACH] };
         for &(numerics, kv) in numerics {
             let mut scorer = Scorer::load(&weights, numerics, kv, CONTEXT).expect("loaded");
-            let perplexity = scorer.perplexity(&texts).expect("scored");
+            let perplexity = scorer.perplexity(&[], &texts).expect("scored");
             let exact = *exact.get_or_insert(perplexity);
             let change = perplexity / exact - 1.0;
             println!("{scheme} {numerics} {kv}: {perplexity:.5}, {:+.3} %", change * 100.0);
