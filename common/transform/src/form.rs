@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use cake_checkpoint::encoding::ENCODER_VERSION;
-use cake_checkpoint::{EncodeError, Encoding, FloatType};
+use cake_checkpoint::encoding::{ENCODER_VERSION, WEIGHED_VERSION};
+use cake_checkpoint::{Digest, EncodeError, Encoding, FloatType};
 
 /// A way to write rows of numbers. One file per form, or one beside its like.
 pub trait Form: Debug + Send + Sync {
@@ -76,6 +76,19 @@ pub(crate) struct PackedForm {
     pub(crate) params: FloatType,
 }
 
+impl PackedForm {
+    /// Writes whole rows; `counts` says how much the error of each number counts.
+    fn encode(
+        &self,
+        rows: &[f32],
+        counts: Option<&[f32]>,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        let mut out: Vec<Option<&mut [u8]>> = out.iter_mut().map(|it| Some(&mut **it)).collect();
+        self.encoding.encode(rows, counts, self.params, &mut out)
+    }
+}
+
 impl Form for PackedForm {
     fn identity(&self) -> String {
         format!("{} {:?} {ENCODER_VERSION}", self.encoding, self.params)
@@ -94,7 +107,35 @@ impl Form for PackedForm {
         _: f32,
         out: &mut [&mut [u8]],
     ) -> Result<(), EncodeError> {
-        let mut out: Vec<Option<&mut [u8]>> = out.iter_mut().map(|it| Some(&mut **it)).collect();
-        self.encoding.encode(rows, None, self.params, &mut out)
+        self.encode(rows, None, out)
+    }
+}
+
+/// The same where errors count by column, as `counts` says of a row.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct WeighedForm {
+    pub(crate) packed: PackedForm,
+    pub(crate) counts: Vec<f32>,
+}
+
+impl Form for WeighedForm {
+    fn identity(&self) -> String {
+        let counts: Vec<u8> = self.counts.iter().flat_map(|count| count.to_le_bytes()).collect();
+        format!("{} {WEIGHED_VERSION} {}", self.packed.identity(), Digest::of(&counts))
+    }
+
+    fn row_bytes(&self, columns: u64) -> Vec<u64> {
+        self.packed.row_bytes(columns)
+    }
+
+    fn write(
+        &self,
+        rows: &[f32],
+        columns: usize,
+        _: f32,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        let counts = self.counts.repeat(rows.len() / columns.max(1));
+        self.packed.encode(rows, Some(&counts), out)
     }
 }

@@ -1,7 +1,7 @@
 //! Arguments that several commands share, and what they become once checked.
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -210,6 +210,15 @@ pub(super) struct PlanArgs {
     pub reprobe: bool,
 }
 
+/// Reads the text of --calibrate, unless nothing comes of it here: it is for `others` then.
+pub(super) fn sample(path: &Path, others: Option<&str>) -> Result<Sample, WrongArgument> {
+    let refused = |expected| WrongArgument::new("--calibrate", path.display(), expected);
+    if let Some(others) = others {
+        return Err(refused(format!("nothing, as it is for {others} alone")));
+    }
+    Sample::read(path).map_err(|error| refused(format!("a text in UTF-8: {error}")))
+}
+
 impl TryFrom<PlanArgs> for PlanRequest {
     type Error = WrongArgument;
 
@@ -220,16 +229,8 @@ impl TryFrom<PlanArgs> for PlanRequest {
             let refusal = || WrongArgument::new(argument, found, format!("1 to {most}"));
             within.ok_or_else(refusal).map(Some)
         };
-        let calibrate = args.calibrate.map(|path| {
-            let refused =
-                |expected: String| WrongArgument::new("--calibrate", path.display(), expected);
-            if !args.encode.weighs_errors() {
-                let expected = "nothing, as it is for --encode q6, q5, q4 or auto alone";
-                return Err(refused(expected.to_owned()));
-            }
-            let sample = Sample::read(&path);
-            sample.map(Arc::new).map_err(|error| refused(format!("a text in UTF-8: {error}")))
-        });
+        let is_for = (!args.encode.weighs_errors()).then_some("--encode q6, q5, q4 or auto");
+        let calibrate = args.calibrate.map(|path| sample(&path, is_for).map(Arc::new));
         Ok(Self {
             context: args.context,
             parallel: within("--parallel", args.parallel, MAX_PARALLEL)?,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use cake_checkpoint::{Checkpoint, LayerRange, Scheme};
 use cake_engine::DeviceKind;
 use cake_stage::Account;
-use tokio::task::{block_in_place, spawn_blocking};
+use tokio::task::block_in_place;
 
 use super::candidates::{Room, Seat};
 use super::choice::{Chosen, With};
@@ -17,9 +17,9 @@ use super::prepared::{Prepared, master_name};
 use super::rates::Probing;
 use super::replan::WORTH;
 use super::request::Encode;
+use super::weighing::{reading, weigh};
 use super::widths::{Losses, spare};
 use super::{Error, PlanRequest, WrongArgument};
-use crate::calibration::{self, Reading, Sample};
 use crate::cluster::{self, Held, Member, Missing, Whereabouts};
 use crate::distributor::Manifests;
 use crate::model::Model;
@@ -27,10 +27,6 @@ use crate::place::OwnWeights;
 use crate::planner::{PlannedStage, Refusal};
 use crate::sizing::Promise;
 use crate::state::State;
-use crate::text::Text;
-
-/// How often it is said how far a text is, until it is through all layers.
-const TOLD: usize = 10;
 
 /// Opens the model, takes the workers, measures them and plans. `state` is where the master
 /// remembers digests and measurements.
@@ -52,7 +48,8 @@ pub(crate) async fn prepare(
         return Err(Error::Hollow { file, count });
     }
     let reading = match &request.calibrate {
-        Some(sample) => block_in_place(|| reading(&checkpoint, sample, request, hollow.is_some()))?,
+        Some(_) if request.of_several && !checkpoint.has_plain_matrices() => None, // It may be for another of them.
+        Some(sample) => Some(block_in_place(|| reading(&checkpoint, sample))?),
         None => None,
     };
     let Held { members, missing } = cluster.hold(&master_name()).await?;
@@ -75,7 +72,9 @@ pub(crate) async fn prepare(
     let mut is_weighed = false;
     for (scheme, slices) in ways(&request) {
         if let Some(reading) = reading.as_ref().filter(|_| scheme.weighs_errors() && !is_weighed) {
-            weigh(&checkpoint, reading, &state, &observer).await?;
+            let told = observer.clone();
+            let tell = move |done, layers| told.tell(&Event::Calibrating { done, layers });
+            weigh(&checkpoint, reading, &state, tell).await?;
             is_weighed = true;
         }
         let Some(checkpoint) = parted(&checkpoint, slices) else {
@@ -168,72 +167,6 @@ pub(crate) async fn prepare(
         true => Error::Plan(refusal),
         false => Error::PlanWithout { refusal, missing },
     })
-}
-
-/// What the model reads of a text that says where errors count; nothing where the text is for several models and this one's
-/// weights stay as they are.
-///
-/// # Errors
-/// Nothing would come of that, or [`calibration::Error`].
-fn reading(
-    checkpoint: &Checkpoint,
-    sample: &Sample,
-    request: &PlanRequest,
-    headers_only: bool,
-) -> Result<Option<Arc<Reading>>, Error> {
-    let refused = |expected: &str| {
-        Err(WrongArgument::new("--calibrate", sample.path.display(), expected.to_owned()).into())
-    };
-    if headers_only {
-        return refused("nothing, as the model's files have no weights");
-    }
-    if !checkpoint.has_plain_matrices() && request.of_several {
-        return Ok(None);
-    }
-    if !checkpoint.has_plain_matrices() {
-        return refused("nothing, as the model's weights are packed already and stay so");
-    }
-    let text = Text::of(&checkpoint.texts).map_err(calibration::Error::from)?;
-    Ok(Some(Arc::new(Reading::of(sample, &text)?)))
-}
-
-/// Has weights be off where a text needs them least. Whoever waits no longer ends it.
-///
-/// # Errors
-/// [`calibration::Error`].
-async fn weigh(
-    checkpoint: &Arc<Checkpoint>,
-    reading: &Arc<Reading>,
-    state: &State,
-    observer: &Arc<dyn Observer>,
-) -> Result<(), Error> {
-    let waited_for = Arc::new(());
-    let waits = Arc::downgrade(&waited_for);
-    let (of, reading, observer) = (checkpoint.clone(), reading.clone(), observer.clone());
-    let directory = state.directory().to_owned();
-    let work = move || {
-        let layers = of.config.layers.len();
-        let each = layers.div_ceil(TOLD).max(1);
-        let mut next = 0; // Layers that cannot be parted are done together.
-        calibration::calibrate(&of, &reading, &directory, &mut |done| {
-            let is_waited_for = waits.strong_count() > 0;
-            if is_waited_for && done >= next {
-                observer.tell(&Event::Calibrating { done, layers });
-                next = done + each;
-            }
-            is_waited_for
-        })
-    };
-    let importance = match spawn_blocking(work).await {
-        Ok(importance) => importance?,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => return Err(calibration::Error::Unwanted.into()), // The program ends.
-        },
-    };
-    drop(waited_for);
-    checkpoint.weigh(Arc::new(importance));
-    Ok(())
 }
 
 /// What layers lose by what they may be turned into, or by all that there is.

@@ -47,6 +47,33 @@ fn a_text_changes_what_is_pushed_and_is_run_once() {
 }
 
 #[test]
+fn a_converted_model_is_what_would_be_pushed_of_it() {
+    let master = Master::alone();
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let (model, text) = (path(&model()), path(&model().join("heldout.txt")));
+    let calibrate = ["--encode", "q4", "--calibrate", &*text];
+    let prompt: Vec<u32> = (2..40).collect();
+    let answer =
+        |model: &Path, more: &[&str]| master.answer_of(model, &prompt, 12, &[], more).logprob_bits;
+    let pushed = answer(&self::model(), &calibrate);
+    for format in ["mlx", "safetensors"] {
+        let out = home.path().join(format);
+        let args = ["convert", &model, "--to", format, "--out", &path(&out)];
+        let finished = master.run(&[&args[..], &calibrate].concat()).success();
+        assert!(!finished.stderr.contains(RUNS), "remembered: {}", finished.stderr);
+        assert_eq!(answer(&out, &[]), pushed, "{format}");
+    }
+    let refused = |more: &[&str]| {
+        let out = path(&home.path().join("refused"));
+        let args = ["convert", &model, "--out", &out, "--calibrate", &text];
+        master.run(&[&args[..], more].concat()).refusal()
+    };
+    assert!(refused(&["--to", "gguf", "--encode", "q4_k"]).contains("safetensors or mlx"));
+    assert!(refused(&["--to", "mlx", "--encode", "q8"]).contains("--encode q6, q5 or q4"));
+    assert!(refused(&["--to", "mlx"]).contains("--calibrate"));
+}
+
+#[test]
 fn a_text_that_says_nothing_is_refused_before_anybody_is_asked_for() {
     // Nobody is there, which would be said as soon as somebody was asked.
     let master = Master::at(["127.0.0.1:1"]);

@@ -21,9 +21,15 @@ impl Checkpoint {
         });
     }
 
-    /// How much errors count in the columns of a matrix, if anybody said so.
+    /// How much errors count in each of the columns, so many, of the matrix whose weight has that name, if anybody said so.
+    pub fn counts_of(&self, weight: &str, columns: u64) -> Option<Vec<f32>> {
+        let counts = self.importance.get()?.0.counts(weight)?;
+        (columns == counts.len() as u64).then_some(counts)
+    }
+
+    /// The same of a tensor, if it is a matrix.
     pub(crate) fn counts(&self, matrix: &Tensor) -> Option<Vec<f32>> {
-        let counts = self.importance.get()?.0.counts(&matrix.name)?;
-        matches!(matrix.shape[..], [_, columns] if columns == counts.len() as u64).then_some(counts)
+        let &[_, columns] = &matrix.shape[..] else { return None };
+        self.counts_of(&matrix.name, columns)
     }
 }

@@ -12,7 +12,7 @@ use super::stacks::Stacks;
 use super::{Encode, config};
 use crate::error::{Error, PLAIN_FIRST, Unsupported};
 use crate::foreign::Foreign;
-use crate::form::{FloatForm, Form, PackedForm};
+use crate::form::{FloatForm, Form, PackedForm, WeighedForm};
 use crate::gather::as_stored;
 use crate::hub::{Files, Filled, Group, lay_out};
 use crate::job::{Job, Output, Target};
@@ -95,7 +95,8 @@ pub fn to_hub(
                 Some(_) => {} // The first spoke for all.
             }
         }
-        for mut group in becomes.groups(&source, numbers, add) {
+        let counts = checkpoint.counts_of(&numbers.name, numbers.matrix_shape()[1]);
+        for mut group in becomes.groups(&source, numbers, add, counts) {
             let mut place = None;
             for tensor in &mut group.tensors {
                 if let Some(all) = slice(&tensor.name) {
@@ -169,8 +170,14 @@ enum Becomes {
 }
 
 impl Becomes {
-    /// The tensors that it is then, those of one form together.
-    fn groups(self, source: &Source, numbers: &Numbers, add: f32) -> Vec<Group> {
+    /// The tensors that it is then, those of one form together; `counts` says how much errors of a column count.
+    fn groups(
+        self,
+        source: &Source,
+        numbers: &Numbers,
+        add: f32,
+        counts: Option<Vec<f32>>,
+    ) -> Vec<Group> {
         match self {
             Becomes::Same => {
                 numbers.parts.iter().map(|&part| as_stored(&source.tensors[part])).collect()
@@ -181,7 +188,11 @@ impl Becomes {
             }
             Becomes::Packed(form) => {
                 let tensors = parts(numbers, form);
-                vec![rows(source, numbers, add, Arc::new(form), tensors)]
+                let form: Arc<dyn Form> = match counts {
+                    Some(counts) => Arc::new(WeighedForm { packed: form, counts }),
+                    None => Arc::new(form),
+                };
+                vec![rows(source, numbers, add, form, tensors)]
             }
         }
     }

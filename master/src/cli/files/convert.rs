@@ -1,17 +1,23 @@
 //! `cake-master convert MODEL --to mlx --encode q4 --out DIR`: the model in another format or encoding.
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use cake_checkpoint::Checkpoint;
 use cake_checkpoint::units::format_bytes;
 use cake_transform::convert::{Encode, HubFormat, to_hub};
 use cake_transform::gguf::{GgufOptions, GgufType};
-use cake_transform::{Job, Target, apr, gguf};
+use cake_transform::{Job, Source, Target, apr, gguf};
 use clap::ValueEnum;
 use tokio::task::block_in_place;
 
 use super::{WriteArgs, open, size};
-use crate::cli::args::MODEL;
+use crate::calibration::Sample;
+use crate::cli::args::{MODEL, sample};
 use crate::cli::ctrl_c::Interrupts;
 use crate::cli::{Error, out};
+use crate::deployment::event::Event;
+use crate::deployment::{reading, weigh};
+use crate::state::State;
 
 /// Most bytes of tensors in a file where nobody says it, as with transformers.
 const SHARD_BYTES: u64 = 5_000_000_000;
@@ -30,6 +36,11 @@ pub(crate) struct Args {
     /// 256. With less than 8 bits, embedding and head have 8, or 6 in blocks of 256.
     #[arg(long, value_name = "ENCODING", default_value_t = Encode::AsStored)]
     encode: Encode,
+    /// Run a text through the model before its weights become 6, 5 or 4 bits of safetensors or mlx, so that they are off
+    /// where that text needs them least: its first 2048 tokens, in UTF-8. That takes some seconds for each billion weights,
+    /// and is remembered. Default: all errors count the same.
+    #[arg(long, value_name = "FILE")]
+    calibrate: Option<PathBuf>,
     /// Most bytes of tensors in a file of safetensors or mlx, such as 900MiB; a larger tensor gets a file of its own.
     /// Default: 5GB.
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -60,8 +71,25 @@ enum Format {
 
 impl Args {
     /// Converts. What is not finished goes on with the next run.
-    pub(in crate::cli) async fn run(self, interrupts: Interrupts) -> Result<(), Error> {
-        let job = block_in_place(|| convert(&self))?;
+    pub(in crate::cli) async fn run(self, mut interrupts: Interrupts) -> Result<(), Error> {
+        self.check()?;
+        let sample = self.sample()?;
+        let (source, checkpoint) = block_in_place(|| {
+            let source = open(&self.model)?;
+            let checkpoint = Arc::new(source.checkpoint()?);
+            Ok::<_, Error>((source, checkpoint))
+        })?;
+        if let Some(sample) = sample {
+            let reading = block_in_place(|| reading(&checkpoint, &sample))?;
+            let state = State::open()?;
+            let tell =
+                |done, layers| out::note(format_args!("{}", Event::Calibrating { done, layers }));
+            tokio::select! {
+                weighed = weigh(&checkpoint, &reading, &state, tell) => weighed?,
+                () = interrupts.next() => return Err(Error::Interrupted),
+            }
+        }
+        let job = block_in_place(|| convert(&self, source, &checkpoint))?;
         self.write.write(job, interrupts).await
     }
 }
@@ -74,33 +102,44 @@ impl Args {
             let expected = "safetensors or mlx, which may have several files";
             return Err(Error::argument("--max-shard-size", format_bytes(bytes), expected));
         }
+        if let (Some(text), true) = (&self.calibrate, is_one_file) {
+            return Err(Error::argument(
+                "--calibrate",
+                text.display(),
+                "only with --to safetensors or mlx",
+            ));
+        }
         if self.guess_pre_tokenizer && self.to != Format::Gguf {
             return Err(Error::argument("--guess-pre-tokenizer", "given", "only with --to gguf"));
         }
         Ok(())
     }
+
+    /// The text that says where errors count, if there is one.
+    fn sample(&self) -> Result<Option<Sample>, Error> {
+        let Some(path) = &self.calibrate else { return Ok(None) };
+        let weighs = matches!(self.encode, Encode::Affine(scheme) if scheme.weighs_errors());
+        Ok(Some(sample(path, (!weighs).then_some("--encode q6, q5 or q4"))?))
+    }
 }
 
-fn convert(args: &Args) -> Result<Job, Error> {
-    args.check()?;
-    let source = open(&args.model)?;
-    let checkpoint = source.checkpoint()?;
+fn convert(args: &Args, source: Source, checkpoint: &Checkpoint) -> Result<Job, Error> {
     let directory = || Target::Directory(args.out.clone());
     let (encode, most) = (args.encode, args.max_shard_size.unwrap_or(SHARD_BYTES));
     let (job, lost) = match args.to {
         Format::Safetensors => {
             let format = HubFormat::Safetensors;
-            (to_hub(source, &checkpoint, format, encode, directory(), most)?, Vec::new())
+            (to_hub(source, checkpoint, format, encode, directory(), most)?, Vec::new())
         }
         Format::Mlx => {
-            (to_hub(source, &checkpoint, HubFormat::Mlx, encode, directory(), most)?, Vec::new())
+            (to_hub(source, checkpoint, HubFormat::Mlx, encode, directory(), most)?, Vec::new())
         }
         Format::Gguf => {
             let to = gguf_type(encode)?;
             let options = GgufOptions { guess_pre_tokenizer: args.guess_pre_tokenizer };
-            gguf::convert(source, &checkpoint, to, target(args, "gguf"), options)?
+            gguf::convert(source, checkpoint, to, target(args, "gguf"), options)?
         }
-        Format::Apr => apr::convert(source, &checkpoint, encode, target(args, "apr"))?,
+        Format::Apr => apr::convert(source, checkpoint, encode, target(args, "apr"))?,
     };
     for sentence in lost {
         out::note(format_args!("note: {sentence}"));
