@@ -55,7 +55,7 @@ pub use container::{
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
-    Affine, AprType, Bnb, Codec, ColumnSquares, EncodeError, Encoding, EncodingParseError,
+    Affine, AprType, Bnb, Codec, ColumnSquares, Counts, EncodeError, Encoding, EncodingParseError,
     FloatType, Fp4, Fp8, GgmlType, Group, Importance, Integer, Levels, ModuleFormat, Part,
     PartSpec, RowsAt, Scheme, SchemeParseError, Unpacked, e8m0,
 };

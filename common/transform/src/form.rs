@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use cake_checkpoint::encoding::{ENCODER_VERSION, WEIGHED_VERSION};
-use cake_checkpoint::{Digest, EncodeError, Encoding, FloatType};
+use cake_checkpoint::{Counts, Digest, EncodeError, Encoding, FloatType};
 
 /// A way to write rows of numbers. One file per form, or one beside its like.
 pub trait Form: Debug + Send + Sync {
@@ -112,16 +112,15 @@ impl Form for PackedForm {
 }
 
 /// The same where errors count by column, as `counts` says of a row.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WeighedForm {
     pub(crate) packed: PackedForm,
-    pub(crate) counts: Vec<f32>,
+    pub(crate) counts: Counts,
 }
 
 impl Form for WeighedForm {
     fn identity(&self) -> String {
-        let counts: Vec<u8> = self.counts.iter().flat_map(|count| count.to_le_bytes()).collect();
-        format!("{} {WEIGHED_VERSION} {}", self.packed.identity(), Digest::of(&counts))
+        format!("{} {WEIGHED_VERSION} {}", self.packed.identity(), Digest::of(self.counts.bytes()))
     }
 
     fn row_bytes(&self, columns: u64) -> Vec<u64> {
@@ -135,7 +134,7 @@ impl Form for WeighedForm {
         _: f32,
         out: &mut [&mut [u8]],
     ) -> Result<(), EncodeError> {
-        let counts = self.counts.repeat(rows.len() / columns.max(1));
+        let counts = self.counts.numbers().repeat(rows.len() / columns.max(1));
         self.packed.encode(rows, Some(&counts), out)
     }
 }

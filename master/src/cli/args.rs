@@ -158,7 +158,7 @@ pub(super) struct PlanArgs {
     pub encode: Encode,
     /// Run a text through the model before its weights are turned into 6, 5 or 4 bits, so that they are off where that text
     /// needs them least: its first 2048 tokens, in UTF-8. That takes the master some seconds for each billion weights, and
-    /// is remembered. For q6, q5, q4 and auto. Default: all errors count the same.
+    /// is remembered; to turn them into fewer bits takes several times as long then. For q6, q5, q4 and auto. Default: all errors count the same.
     #[arg(long, value_name = "FILE")]
     pub calibrate: Option<PathBuf>,
     /// Arithmetic: exact keeps activations in f32; beside bf16 weights, fast rounds those of
@@ -210,11 +210,11 @@ pub(super) struct PlanArgs {
     pub reprobe: bool,
 }
 
-/// Reads the text of --calibrate, unless nothing comes of it here: it is for `others` then.
-pub(super) fn sample(path: &Path, others: Option<&str>) -> Result<Sample, WrongArgument> {
+/// Reads the text of --calibrate, where something comes of it: with `encodings` alone.
+pub(super) fn sample(path: &Path, weighs: bool, encodings: &str) -> Result<Sample, WrongArgument> {
     let refused = |expected| WrongArgument::new("--calibrate", path.display(), expected);
-    if let Some(others) = others {
-        return Err(refused(format!("nothing, as it is for {others} alone")));
+    if !weighs {
+        return Err(refused(format!("nothing, as it is for {encodings} alone")));
     }
     Sample::read(path).map_err(|error| refused(format!("a text in UTF-8: {error}")))
 }
@@ -229,8 +229,9 @@ impl TryFrom<PlanArgs> for PlanRequest {
             let refusal = || WrongArgument::new(argument, found, format!("1 to {most}"));
             within.ok_or_else(refusal).map(Some)
         };
-        let is_for = (!args.encode.weighs_errors()).then_some("--encode q6, q5, q4 or auto");
-        let calibrate = args.calibrate.map(|path| sample(&path, is_for).map(Arc::new));
+        let (weighs, encodings) = (args.encode.weighs_errors(), "--encode q6, q5, q4 or auto");
+        let sample = |path: PathBuf| sample(&path, weighs, encodings).map(Arc::new);
+        let calibrate = args.calibrate.map(sample);
         Ok(Self {
             context: args.context,
             parallel: within("--parallel", args.parallel, MAX_PARALLEL)?,

@@ -4,6 +4,11 @@ use std::path::Path;
 
 use cake_checkpoint::{Checkpoint, CheckpointFile};
 
+/// Whether there are any of [`hollow_files`].
+pub(crate) fn is_hollow(checkpoint: &Checkpoint) -> bool {
+    !hollow_files(checkpoint).is_empty()
+}
+
 /// The files of a checkpoint in which no byte was written behind the header, such as whoever wants to know what a model
 /// needs makes of the headers alone before it is downloaded.
 pub(super) fn hollow_files(checkpoint: &Checkpoint) -> Vec<&Path> {

@@ -2,8 +2,7 @@
 //! and how a service goes on when workers come and go.
 //!
 //! Start with `request` (what is asked of a plan) and `prepare` (from a model and workers to a plan), which asks
-//! `candidates` (who could hold layers) for their `rates` (how fast they are) and takes a `choice`; `weighing` has a text run
-//! through the model first, where one was given. What comes of it is
+//! `candidates` (who could hold layers) for their `rates` (how fast they are) and takes a `choice`. What comes of it is
 //! `prepared`: `push` brings its blobs, `open` begins what was planned, `learn` remembers how fast it was. A service has
 //! a `keeper`, which plans again (`replan`) and knows how members behaved (`trust`). `door` lets workers in.
 //!
@@ -35,6 +34,7 @@ mod weighing;
 pub(crate) mod widths;
 
 pub use error::{Error, WrongArgument};
+pub(crate) use hollow::is_hollow;
 pub(crate) use prepare::prepare;
 pub(crate) use prepared::{Prepared, master_name};
 pub(crate) use request::{Encode, PlanRequest};

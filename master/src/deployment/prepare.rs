@@ -49,7 +49,7 @@ pub(crate) async fn prepare(
     }
     let reading = match &request.calibrate {
         Some(_) if request.of_several && !checkpoint.has_plain_matrices() => None, // It may be for another of them.
-        Some(sample) => Some(block_in_place(|| reading(&checkpoint, sample))?),
+        Some(sample) => Some(block_in_place(|| reading(&checkpoint, sample, hollow.is_some()))?),
         None => None,
     };
     let Held { members, missing } = cluster.hold(&master_name()).await?;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use cake_checkpoint::Checkpoint;
 use tokio::task::spawn_blocking;
 
-use super::hollow::hollow_files;
 use super::{Error, WrongArgument};
 use crate::calibration::{self, Reading, Sample};
 use crate::state::State;
@@ -13,15 +12,19 @@ use crate::text::Text;
 /// How often it is said how far a text is, until it is through all layers.
 const TOLD: usize = 10;
 
-/// What the model reads of a text.
+/// What the model reads of a text; `is_hollow` says whether there are headers without weights.
 ///
 /// # Errors
 /// Nothing would come of that, or [`calibration::Error`].
-pub(crate) fn reading(checkpoint: &Checkpoint, sample: &Sample) -> Result<Arc<Reading>, Error> {
+pub(crate) fn reading(
+    checkpoint: &Checkpoint,
+    sample: &Sample,
+    is_hollow: bool,
+) -> Result<Arc<Reading>, Error> {
     let refused = |expected: &str| {
         Err(WrongArgument::new("--calibrate", sample.path.display(), expected.to_owned()).into())
     };
-    if !hollow_files(checkpoint).is_empty() {
+    if is_hollow {
         return refused("nothing, as the model's files have no weights");
     }
     if !checkpoint.has_plain_matrices() {

@@ -391,7 +391,10 @@ mod tests {
             let directory = directory_with(&[(TOKENIZER_CONFIG, config)]);
             let opened = Text::open(directory.path()).expect("opens");
             assert_eq!(opened.warnings, [""; 0]);
-            opened.encode(text, add_special).expect("encodes")
+            let encoded = opened.encode(text, add_special).expect("encodes");
+            let (lead, ids) = opened.encode_apart(text).expect("encodes");
+            assert!(!add_special || encoded.starts_with(&[lead, ids].concat()));
+            encoded
         };
         let tokens = || json!({"bos_token": "<s>", "eos_token": "</s>"});
         let with = |more: &[(&str, bool)]| {

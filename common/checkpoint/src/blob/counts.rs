@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::digest::Digest;
 use super::group::is_plain_matrix;
 use crate::catalog::{Checkpoint, Tensor};
-use crate::encoding::Importance;
+use crate::encoding::{Counts, Importance};
 
 impl Checkpoint {
     /// Whether a matrix of its layers is in plain numbers, so that it may be encoded.
@@ -21,8 +21,9 @@ impl Checkpoint {
         });
     }
 
-    /// How much errors count in each of the columns, so many, of the matrix whose weight has that name, if anybody said so.
-    pub fn counts_of(&self, weight: &str, columns: u64) -> Option<Vec<f32>> {
+    /// How much errors count in the columns of the matrix whose weight has that name; `None` where nobody said so, or said it
+    /// of another number of columns.
+    pub fn counts_of(&self, weight: &str, columns: u64) -> Option<Counts> {
         let counts = self.importance.get()?.0.counts(weight)?;
         (columns == counts.len() as u64).then_some(counts)
     }
@@ -30,6 +31,6 @@ impl Checkpoint {
     /// The same of a tensor, if it is a matrix.
     pub(crate) fn counts(&self, matrix: &Tensor) -> Option<Vec<f32>> {
         let &[_, columns] = &matrix.shape[..] else { return None };
-        self.counts_of(&matrix.name, columns)
+        Some(self.counts_of(&matrix.name, columns)?.numbers())
     }
 }

@@ -1,7 +1,9 @@
 //! How much of a layer's weights each encoding loses, by a sample of their rows.
 
+use rayon::prelude::*;
+
 use super::tensor::becomes;
-use crate::catalog::Checkpoint;
+use crate::catalog::{Checkpoint, Tensor};
 use crate::dtype::Dtype;
 use crate::encoding::{EncodeError, Encoding, FloatType, RowsAt, Scheme};
 use crate::error::Error;
@@ -24,11 +26,10 @@ impl Checkpoint {
         let tensors = self.layer_tensors(layer);
         let changed: Vec<_> = tensors.into_iter().filter(|tensor| becomes(tensor, to)).collect();
         let apart = changed.len().div_ceil(MATRICES).max(1);
-        let (mut sum, mut count) = (0.0, 0.0);
-        for tensor in changed.into_iter().step_by(apart) {
+        let loss_of = |tensor: &Tensor| -> Result<Option<f64>, Error> {
             let (&[rows, columns], Some(float)) = (&tensor.shape[..], FloatType::of(tensor.dtype))
             else {
-                continue; // None that is packable.
+                return Ok(None); // None that is packable.
             };
             let (mut missed, mut all) = (0.0, 0.0);
             let counts = self.counts(tensor);
@@ -48,10 +49,13 @@ impl Checkpoint {
                     all += counts * f64::from(*weight).powi(2);
                 }
             }
-            sum += if all > 0.0 { missed / all } else { 0.0 };
-            count += 1.0;
-        }
-        Ok(if count > 0.0 { sum / count } else { 0.0 })
+            Ok(Some(if all > 0.0 { missed / all } else { 0.0 }))
+        };
+        // Summed in one order, however many threads there are.
+        let losses = changed.into_par_iter().step_by(apart).map(loss_of);
+        let losses = losses.collect::<Result<Vec<Option<f64>>, Error>>()?;
+        let count = losses.iter().flatten().count();
+        Ok(losses.iter().flatten().sum::<f64>() / count.max(1) as f64)
     }
 }
 

@@ -129,8 +129,8 @@ impl Checkpoint {
         });
         let mut layers = Vec::with_capacity(config.layers.len());
         for (layer, spec) in config.layers.iter().enumerate() {
-            // Parts of a packed matrix go with its weight: what has the name of a part goes by its module, all else by its
-            // own.
+            // Parts of a packed matrix go with its weight: a tensor that is named as a part is found by its module's path, any
+            // other by its whole name.
             let (mut modules, mut leaves) = (HashSet::new(), HashSet::new());
             for tensor in spec.tensors() {
                 if tensor.ending() != Part::Weight.ending() {

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::f32::consts::SQRT_2;
+use std::sync::Arc;
 
 /// Rows in which all columns count the same, beside those that were seen: few rows say little.
 const PRIOR_ROWS: f64 = 16.0;
@@ -23,7 +24,33 @@ const EIGHTHS: [f32; LEVELS as usize] =
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Importance {
     /// By name of the matrix's weight, a level for each column: a byte, eight of which are a factor of two.
-    columns: BTreeMap<String, Vec<u8>>,
+    columns: BTreeMap<String, Counts>,
+}
+
+/// How much errors count in each column of a matrix: a byte for each, which clones share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counts(Arc<[u8]>);
+
+impl Counts {
+    /// Columns.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As numbers, `[columns]`: the mean counts 1, or nearly.
+    pub fn numbers(&self) -> Vec<f32> {
+        self.0.iter().map(|level| count(*level)).collect()
+    }
+
+    /// What they are kept as: other bytes count otherwise.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 /// The sum of the squares of what a matrix is multiplied with, column by column.
@@ -55,11 +82,10 @@ impl Importance {
         self.columns.extend(levels);
     }
 
-    /// How much errors count in the columns of the matrix whose weight has that name: the mean counts 1, or nearly.
-    pub fn counts(&self, weight: &str) -> Option<Vec<f32>> {
+    /// How much errors count in the columns of the matrix whose weight has that name.
+    pub fn counts(&self, weight: &str) -> Option<Counts> {
         let of_expert = self.columns.get(weight);
-        let levels = of_expert.or_else(|| self.columns.get(&*of_all_experts(weight)))?;
-        Some(levels.iter().map(|level| count(*level)).collect())
+        of_expert.or_else(|| self.columns.get(&*of_all_experts(weight))).cloned()
     }
 
     /// As text, of a line.
@@ -67,7 +93,7 @@ impl Importance {
         const DIGITS: [u8; 16] = *b"0123456789abcdef";
         let digits =
             |level: &u8| [level >> 4, level & 15].map(|it| char::from(DIGITS[usize::from(it)]));
-        let text = |levels: &Vec<u8>| levels.iter().flat_map(digits).collect();
+        let text = |levels: &Counts| levels.0.iter().flat_map(digits).collect();
         let texts: BTreeMap<&String, String> =
             self.columns.iter().map(|(name, levels)| (name, text(levels))).collect();
         serde_json::to_string(&texts).expect("texts by name are JSON")
@@ -79,7 +105,7 @@ impl Importance {
         let digit = |byte: &u8| char::from(*byte).to_digit(16);
         let level = |pair: &[u8; 2]| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8);
         let levels = |text: String| match text.as_bytes().as_chunks() {
-            (pairs, []) => pairs.iter().map(level).collect::<Option<_>>(),
+            (pairs, []) => pairs.iter().map(level).collect::<Option<_>>().map(Counts),
             _ => None,
         };
         let columns = texts.into_iter().map(|(name, text)| Some((name, levels(text)?)));
@@ -101,7 +127,7 @@ fn of_all_experts(name: &str) -> Cow<'_, str> {
 }
 
 /// The level of each column.
-fn levels(met: &ColumnSquares) -> Vec<u8> {
+fn levels(met: &ColumnSquares) -> Counts {
     let mean = met.squares.iter().sum::<f64>() / met.squares.len().max(1) as f64;
     let rows = met.rows as f64;
     let level = |squares: &f64| {
@@ -112,7 +138,7 @@ fn levels(met: &ColumnSquares) -> Vec<u8> {
         let level = f64::from(MEAN) + (count.log2() * f64::from(LEVELS)).round();
         level.clamp(0.0, 255.0) as u8
     };
-    met.squares.iter().map(level).collect()
+    Counts(met.squares.iter().map(level).collect())
 }
 
 /// How much the columns of a level count: exactly the same on every machine.
@@ -135,7 +161,7 @@ mod tests {
     #[test]
     fn columns_count_as_much_as_what_they_meet() {
         let met = ColumnSquares { rows: 1 << 20, squares: vec![0.25, 1.0, 2.75, 0.0] };
-        let counts = of([("a.weight", &met)]).counts("a.weight").unwrap();
+        let counts = of([("a.weight", &met)]).counts("a.weight").unwrap().numbers();
         // Steps of an eighth of a doubling.
         for (found, expected) in counts.iter().zip([0.25f32, 1.0, 2.75]) {
             assert!((found / expected).log2().abs() <= 0.5 / 8.0 + 1e-3, "{found} {expected}");
@@ -144,12 +170,12 @@ mod tests {
         // Few rows say little, and none nothing.
         let few = |rows| {
             let met = ColumnSquares { rows, squares: vec![0.0, 2.0] };
-            of([("a.weight", &met)]).counts("a.weight").unwrap()
+            of([("a.weight", &met)]).counts("a.weight").unwrap().numbers()
         };
         assert!(few(1)[0] > 0.9 && few(1)[1] < 1.1 && few(100)[0] < 0.2);
         let odd = ColumnSquares { rows: 0, squares: vec![0.0, f64::NAN] };
         let odd = of([("a.weight", &odd)]);
-        assert_eq!(odd.counts("a.weight").unwrap(), [1.0, 1.0]);
+        assert_eq!(odd.counts("a.weight").unwrap().numbers(), [1.0, 1.0]);
         assert_eq!(odd.counts("b.weight"), None);
     }
 
@@ -160,9 +186,9 @@ mod tests {
         let down = |expert| format!("model.layers.1.mlp.experts.{expert}.down_proj.weight");
         let (one, two, inner) = (met(&[4.0, 0.0]), met(&[0.0, 4.0]), met(&[1.0, 1.0, 4.0]));
         let all = of([(&*up(0), &one), (&*up(17), &two), (&*down(3), &inner)]);
-        assert_eq!(all.counts(&up(5)).unwrap(), [1.0, 1.0]);
+        assert_eq!(all.counts(&up(5)).unwrap().numbers(), [1.0, 1.0]);
         assert_eq!(all.counts("model.layers.2.mlp.experts.0.up_proj.weight"), None);
-        assert_eq!(all.counts(&down(3)).unwrap(), [0.5, 0.5, 2.0]);
+        assert_eq!(all.counts(&down(3)).unwrap().numbers(), [0.5, 0.5, 2.0]);
         assert_eq!(all.counts(&down(4)), None);
         assert_eq!(of_all_experts("a.experts.gate.weight"), "a.experts.gate.weight");
         assert_eq!(of_all_experts("a.experts.3"), "a.experts.3");

@@ -31,7 +31,7 @@ pub use float::FloatType;
 pub use fp4::Fp4;
 pub use fp8::Fp8;
 pub use ggml::GgmlType;
-pub use importance::{ColumnSquares, Importance};
+pub use importance::{ColumnSquares, Counts, Importance};
 pub use integer::Integer;
 pub use list::{CODECS, recognise};
 pub use narrow::e8m0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cake_checkpoint::container::safetensors::CONFIG;
 use cake_checkpoint::{
-    Affine, Checkpoint, Dtype, Encoding, FloatType, LayerSpec, ModelSpec, Op, Part, Scheme,
+    Affine, Checkpoint, Counts, Dtype, Encoding, FloatType, LayerSpec, ModelSpec, Op, Part, Scheme,
 };
 
 use super::stacks::Stacks;
@@ -41,7 +41,8 @@ impl HubFormat {
 }
 
 /// The model in a directory: weights in files of at most `most_bytes` (but for larger tensors), its configuration, which
-/// says how they are stored now, and its texts.
+/// says how they are stored now, and its texts. Errors of what is packed count as the checkpoint was told to have them
+/// ([`Checkpoint::weigh`]), which comes first.
 ///
 /// # Errors
 /// [`Unsupported`] for an encoding that the format does not have, or a model that it has in another form; [`Error::Io`] if
@@ -176,7 +177,7 @@ impl Becomes {
         source: &Source,
         numbers: &Numbers,
         add: f32,
-        counts: Option<Vec<f32>>,
+        counts: Option<Counts>,
     ) -> Vec<Group> {
         match self {
             Becomes::Same => {

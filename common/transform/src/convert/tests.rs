@@ -3,6 +3,7 @@
 mod experts;
 mod foreign;
 mod narrow;
+mod weighed;
 
 use std::fs;
 use std::path::Path;

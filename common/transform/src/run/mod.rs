@@ -19,7 +19,7 @@ mod written;
 
 use self::begin::{begin, is_done};
 use self::journal::{Journal, boot};
-use self::outputs::Outputs;
+use self::outputs::{Outputs, check};
 use self::threads::work_off;
 use self::units::Units;
 use self::written::checksums;
@@ -54,6 +54,14 @@ impl Job {
         outputs.finish()?;
         journal.remove()?;
         Ok(Outcome { bytes: self.bytes(), resumed })
+    }
+
+    /// Refuses to write where something is in the way.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], or [`Error::Io`] if that cannot be seen.
+    pub fn check_target(&self, force: bool) -> Result<(), Error> {
+        check(&self.target, force)
     }
 
     /// Bytes of all outputs.

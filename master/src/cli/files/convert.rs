@@ -16,7 +16,7 @@ use crate::cli::args::{MODEL, sample};
 use crate::cli::ctrl_c::Interrupts;
 use crate::cli::{Error, out};
 use crate::deployment::event::Event;
-use crate::deployment::{reading, weigh};
+use crate::deployment::{is_hollow, reading, weigh};
 use crate::state::State;
 
 /// Most bytes of tensors in a file where nobody says it, as with transformers.
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     encode: Encode,
     /// Run a text through the model before its weights become 6, 5 or 4 bits of safetensors or mlx, so that they are off
     /// where that text needs them least: its first 2048 tokens, in UTF-8. That takes some seconds for each billion weights,
-    /// and is remembered. Default: all errors count the same.
+    /// and is remembered; to turn them into fewer bits takes several times as long then. Default: all errors count the same.
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     /// Most bytes of tensors in a file of safetensors or mlx, such as 900MiB; a larger tensor gets a file of its own.
@@ -80,7 +80,12 @@ impl Args {
             Ok::<_, Error>((source, checkpoint))
         })?;
         if let Some(sample) = sample {
-            let reading = block_in_place(|| reading(&checkpoint, &sample))?;
+            // What needs no text is refused before one is run.
+            let reading = block_in_place(|| {
+                let planned = convert(&self, Source::open(&self.model)?, &checkpoint)?;
+                self.write.check(&planned)?;
+                Ok::<_, Error>(reading(&checkpoint, &sample, is_hollow(&checkpoint))?)
+            })?;
             let state = State::open()?;
             let tell =
                 |done, layers| out::note(format_args!("{}", Event::Calibrating { done, layers }));
@@ -119,7 +124,7 @@ impl Args {
     fn sample(&self) -> Result<Option<Sample>, Error> {
         let Some(path) = &self.calibrate else { return Ok(None) };
         let weighs = matches!(self.encode, Encode::Affine(scheme) if scheme.weighs_errors());
-        Ok(Some(sample(path, (!weighs).then_some("--encode q6, q5 or q4"))?))
+        Ok(Some(sample(path, weighs, "--encode q6, q5 or q4")?))
     }
 }
 

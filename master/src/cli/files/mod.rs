@@ -69,6 +69,11 @@ pub(super) fn file_or_directory(path: PathBuf) -> Target {
 }
 
 impl WriteArgs {
+    /// Refuses to write where something is in the way.
+    pub(super) fn check(&self, job: &Job) -> Result<(), Error> {
+        Ok(job.check_target(self.force)?)
+    }
+
     /// Runs the job to its end or to an interrupt, and tells how far it is and what was written.
     pub(super) async fn write(&self, job: Job, interrupts: Interrupts) -> Result<(), Error> {
         let job = Arc::new(job);

@@ -17,7 +17,8 @@ use crate::encoding::float::FloatType;
 
 /// Changes whenever the same weights give other bytes than before.
 pub const ENCODER_VERSION: u32 = 2;
-/// The same of weights whose errors do not all count the same.
+/// Changes whenever the same weights give other bytes than before where their errors do not all count the same, and those
+/// where they do stay.
 pub const WEIGHED_VERSION: u32 = 2;
 
 /// Rows packed, as three tensors of a file.
