@@ -87,8 +87,7 @@ pub trait Codec: Sync {
     /// Encodes whole groups of plain numbers; scales and the like have the type `params` where there is a choice. `counts`
     /// says of each weight how much its error counts beside those of others, for encodings that may choose; without it all
     /// count the same. For each part, in the order of [`Codec::parts`], `out` has just as many bytes as those groups take there, or nothing where
-    /// nobody asks for the part. Equal weights and counts give equal bytes on
-    /// every machine.
+    /// nobody asks for the part. Equal weights and counts give equal bytes on every machine.
     ///
     /// # Errors
     /// [`EncodeError`] for a weight that is not finite, or that the encoding does not reach.

@@ -27,8 +27,7 @@ const INWARD: u8 = 2;
 pub(super) enum Search {
     /// Steps from the near edge on, and the line of the best of them.
     Quick,
-    /// From further in, too, and the line of each: six times as long. With a text that says what counts, 4 bits cost
-    /// Gemma 3 270M 16 % of its perplexity instead of 19 %.
+    /// From further in, too, and the line of each: six times as many, which miss what counts by about a tenth less.
     Wide,
 }
 
