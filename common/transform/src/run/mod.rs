@@ -19,7 +19,7 @@ mod written;
 
 use self::begin::{begin, is_done};
 use self::journal::{Journal, boot};
-use self::outputs::{Outputs, check};
+use self::outputs::{JOURNAL, Outputs, beside, check};
 use self::threads::work_off;
 use self::units::Units;
 use self::written::checksums;
@@ -56,11 +56,15 @@ impl Job {
         Ok(Outcome { bytes: self.bytes(), resumed })
     }
 
-    /// Refuses to write where something is in the way.
+    /// Refuses to write where something is in the way, before what takes long is done for the job. Where an earlier run's
+    /// journal lies beside it, that may have written what is there: [`run`](Self::run) sees.
     ///
     /// # Errors
     /// [`Error::Exists`], or [`Error::Io`] if that cannot be seen.
     pub fn check_target(&self, force: bool) -> Result<(), Error> {
+        if beside(self.target.path(), JOURNAL).exists() {
+            return Ok(());
+        }
         check(&self.target, force)
     }
 

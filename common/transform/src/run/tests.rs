@@ -246,8 +246,10 @@ fn a_run_that_was_killed_when_all_was_done_is_no_failure() {
     let (text, whole) = (keeps.1.into_inner().unwrap(), fs::read(&path).unwrap());
     // The journal of a run that ended between its last two steps.
     fs::write(&journal, &text).unwrap();
+    job.check_target(false).unwrap();
     let outcome = job.run(OPTIONS, &Quiet).unwrap();
     assert_eq!((outcome.resumed, journal.exists()), (outcome.bytes, false));
+    assert!(matches!(job.check_target(false), Err(Error::Exists { .. })));
     // Of one that ended before these, of which somebody deleted what was not finished: what has the name is another file.
     fs::write(&journal, &text).unwrap();
     fs::write(&path, vec![1; whole.len()]).unwrap();
