@@ -74,7 +74,7 @@ pub enum Error {
     #[error("nobody waits any more for what a text says of the model")]
     Unwanted,
     /// The model has no tokenizer, or it does not take the text.
-    #[error(transparent)]
+    #[error("--calibrate reads a text as the model does: {0}")]
     Text(#[from] text::Error),
     /// The model's weights cannot be read.
     #[error(transparent)]

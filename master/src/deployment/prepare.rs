@@ -1,5 +1,5 @@
 //! From a model and workers to a plan: what every command shares. What runs then is begun in `open`.
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use cake_checkpoint::{Checkpoint, LayerRange, Scheme};
@@ -70,14 +70,9 @@ pub(crate) async fn prepare(
     }
     let slack = if request.hurry { WORTH.recip() - 1.0 } else { 0.0 };
     let mut is_weighed = false;
-    for (scheme, slices) in ways(&request) {
-        if let Some(reading) = reading.as_ref().filter(|_| scheme.weighs_errors() && !is_weighed) {
-            let told = observer.clone();
-            let tell = move |done, layers| told.tell(&Event::Calibrating { done, layers });
-            weigh(&checkpoint, reading, &state, tell).await?;
-            is_weighed = true;
-        }
-        let Some(checkpoint) = parted(&checkpoint, slices) else {
+    let mut ways = VecDeque::from(ways(&request));
+    while let Some((scheme, slices)) = ways.pop_front() {
+        let Some(parted) = parted(&checkpoint, slices) else {
             if request.slices.is_some() {
                 let model = &checkpoint.location.name;
                 let expected = format!(
@@ -87,8 +82,10 @@ pub(crate) async fn prepare(
             }
             continue;
         };
-        let model = Model::new(checkpoint, scheme);
+        let model = Model::new(parted, scheme);
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
+        // What there is to warn of was told of the first plan.
+        let tell: &dyn Observer = if is_weighed { &Quiet } else { &*observer };
         let with = With {
             model: &model,
             manifests: &manifests,
@@ -98,7 +95,7 @@ pub(crate) async fn prepare(
             slack,
             probing,
             room: Room { account: &account, whole: false },
-            observer: &*observer,
+            observer: tell,
         };
         let (request, planned) = plan_sparing(&with, &members, &request, promise).await;
         let planned = match planned {
@@ -125,6 +122,16 @@ pub(crate) async fn prepare(
             }
             chosen => chosen?,
         };
+        // A text takes long, and changes what weights become, not how much room they take: it is run for what fits, which is
+        // then planned once more, as the workers may have other bytes of it.
+        if let Some(reading) = reading.as_ref().filter(|_| scheme.weighs_errors() && !is_weighed) {
+            let told = observer.clone();
+            let tell = move |done, layers| told.tell(&Event::Calibrating { done, layers });
+            weigh(&checkpoint, reading, &state, tell).await?;
+            (is_weighed, probing) = (true, Probing::Strangers);
+            ways.push_front((scheme, slices));
+            continue;
+        }
         let spends = request.encode.is_open() && slices == WHOLE && scheme != Scheme::AsStored;
         let losses = match (spends || request.why) && !headers_only {
             true => Some(block_in_place(|| losses_of(&model, &request))?),

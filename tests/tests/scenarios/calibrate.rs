@@ -74,6 +74,19 @@ fn a_converted_model_is_what_would_be_pushed_of_it() {
 }
 
 #[test]
+fn a_text_is_run_for_what_fits_alone() {
+    let master = Master::alone();
+    let (model, text) = (path(&model()), path(&model().join("heldout.txt")));
+    let plan = |offer: &str| {
+        let calibrate = ["plan", &*model, "--encode", "q4", "--calibrate", &*text];
+        master.run(&[&calibrate[..], &["--local-memory", "0", "--what-if", offer]].concat())
+    };
+    let refusal = plan("small:1MiB").refusal();
+    assert!(refusal.contains("does not fit") && !refusal.contains(RUNS), "{refusal}");
+    assert!(plan("large:1GiB").success().stderr.contains(RUNS), "nobody remembers it");
+}
+
+#[test]
 fn a_text_that_says_nothing_is_refused_before_anybody_is_asked_for() {
     // Nobody is there, which would be said as soon as somebody was asked.
     let master = Master::at(["127.0.0.1:1"]);
