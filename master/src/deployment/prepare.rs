@@ -84,8 +84,9 @@ pub(crate) async fn prepare(
         };
         let model = Model::new(parted, scheme);
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
-        // What there is to warn of was told of the first plan.
-        let tell: &dyn Observer = if is_weighed { &Quiet } else { &*observer };
+        let is_due = reading.is_some() && scheme.weighs_errors() && !is_weighed;
+        // What there is to warn of is told of the plan that is carried out.
+        let tell: &dyn Observer = if is_due { &Quiet } else { &*observer };
         let with = With {
             model: &model,
             manifests: &manifests,
@@ -124,11 +125,14 @@ pub(crate) async fn prepare(
         };
         // A text takes long, and changes what weights become, not how much room they take: it is run for what fits, which is
         // then planned once more, as the workers may have other bytes of it.
-        if let Some(reading) = reading.as_ref().filter(|_| scheme.weighs_errors() && !is_weighed) {
+        if let Some(reading) = reading.as_ref().filter(|_| is_due) {
             let told = observer.clone();
             let tell = move |done, layers| told.tell(&Event::Calibrating { done, layers });
             weigh(&checkpoint, reading, &state, tell).await?;
-            (is_weighed, probing) = (true, Probing::Strangers);
+            is_weighed = true;
+            if probing == Probing::All {
+                probing = Probing::Uncertain; // Nobody is timed anew twice for one plan.
+            }
             ways.push_front((scheme, slices));
             continue;
         }

@@ -19,7 +19,7 @@ mod written;
 
 use self::begin::{begin, is_done};
 use self::journal::{Journal, boot};
-use self::outputs::{JOURNAL, Outputs, beside, check};
+use self::outputs::{JOURNAL, Outputs, PART, beside, check};
 use self::threads::work_off;
 use self::units::Units;
 use self::written::checksums;
@@ -56,13 +56,15 @@ impl Job {
         Ok(Outcome { bytes: self.bytes(), resumed })
     }
 
-    /// Refuses to write where something is in the way, before what takes long is done for the job. Where an earlier run's
-    /// journal lies beside it, that may have written what is there: [`run`](Self::run) sees.
+    /// Refuses to write where something is in the way, before what takes long is done for the job. What an earlier run
+    /// wrote that ended before its journal went is not: [`run`](Self::run) looks whether it is that.
     ///
     /// # Errors
     /// [`Error::Exists`], or [`Error::Io`] if that cannot be seen.
     pub fn check_target(&self, force: bool) -> Result<(), Error> {
-        if beside(self.target.path(), JOURNAL).exists() {
+        let target = self.target.path();
+        let had_ended = beside(target, JOURNAL).exists() && !beside(target, PART).exists();
+        if had_ended && Outputs::finished(self)?.is_some() {
             return Ok(());
         }
         check(&self.target, force)
