@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 
 use crate::chronicle::Chronicle;
+use crate::cluster::Awaited;
 use crate::metrics::Metrics;
 use crate::monitor::{DeviceNow, Monitor, Phase, Snapshot};
 use crate::present::{Duty, Present};
@@ -22,6 +23,7 @@ pub struct Board {
     none: Monitor,
     /// In the order in which they were begun.
     models: Mutex<Vec<Arc<Monitor>>>,
+    awaited: Mutex<Vec<Awaited>>,
 }
 
 /// One of several models at one moment.
@@ -55,6 +57,8 @@ pub struct Watched {
     pub snapshot: Snapshot,
     /// Every model that is loaded, or being loaded.
     pub models: Vec<ModelNow>,
+    /// Workers at the addresses given that nobody here holds, while no model is loaded.
+    pub awaited: Vec<Awaited>,
 }
 
 impl Board {
@@ -62,7 +66,8 @@ impl Board {
     pub fn new(model: &str) -> Self {
         let (metrics, chronicle) = (Metrics::default(), Arc::<Chronicle>::default());
         let none = Monitor::new(model, metrics.beside(), chronicle.clone());
-        Self { metrics, chronicle, running: Arc::default(), none, models: Mutex::default() }
+        let (models, awaited) = (Mutex::default(), Mutex::default());
+        Self { metrics, chronicle, running: Arc::default(), none, models, awaited }
     }
 
     /// The model of this name is about to be loaded.
@@ -82,6 +87,11 @@ impl Board {
     /// Where no model is loaded, why, if there is a reason beside that nobody asked.
     pub fn idle(&self, why: Option<&str>) {
         self.none.idle(why);
+    }
+
+    /// Who is there for the next model, as far as addresses were given; nobody where one is loaded, which looks for them.
+    pub fn awaits(&self, workers: Vec<Awaited>) {
+        *self.awaited() = workers;
     }
 
     /// The model that is further than others; empty if there is none.
@@ -145,12 +155,22 @@ impl Board {
             parts_of: one.parts_of,
             devices: one.devices,
         };
-        Watched { snapshot, models: all.into_iter().map(model).collect() }
+        let mut awaited = self.awaited().clone();
+        // Whoever plans has looked for all of them meanwhile, and may hold one that was away.
+        if !snapshot.members.is_empty() {
+            awaited.clear();
+        }
+        Watched { snapshot, models: all.into_iter().map(model).collect(), awaited }
     }
 
     fn first<T>(&self, of: impl Fn(&Monitor) -> T) -> T {
         let models = self.models();
         best(&models).map_or_else(|| of(&self.none), |one| of(one))
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, Vec<Awaited>> {
+        // It is replaced whole.
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn models(&self) -> MutexGuard<'_, Vec<Arc<Monitor>>> {
@@ -240,5 +260,26 @@ mod tests {
         board.ends(&other);
         board.ends(&one);
         assert_eq!((board.phase().0, board.snapshot().models.len()), (Phase::Idle, 0));
+    }
+
+    #[test]
+    fn who_is_awaited_is_told_of_until_a_plan_holds_somebody() {
+        let board = Board::new("");
+        let away = Awaited {
+            name: "192.168.1.7:7117".to_owned(),
+            worker_id: None,
+            online: false,
+            held_by: None,
+            memory_bytes: None,
+            why: Some("no worker answers there".to_owned()),
+        };
+        let away = vec![away];
+        board.awaits(away.clone());
+        let one = board.begins("one");
+        assert_eq!(board.snapshot().awaited, away);
+        one.planned(planned(vec![spare("a")]));
+        assert_eq!(board.snapshot().awaited, [], "who plans has looked for all of them");
+        board.ends(&one);
+        assert_eq!(board.snapshot().awaited, away);
     }
 }

@@ -22,7 +22,7 @@ pub struct Known {
     /// Whether it answers; none of one that connects by itself, as it may be connected to another process of this
     /// master, and of one that is shut out, which is not asked.
     pub online: Option<bool>,
-    /// Which master holds it.
+    /// Which other master holds it.
     pub held_by: Option<String>,
     /// When it was last heard of, in seconds since 1970.
     pub seen_seconds: Option<u64>,
@@ -30,8 +30,8 @@ pub struct Known {
     pub memory_bytes: Option<u64>,
 }
 
-/// Asks all of them at once whether they are there.
-pub async fn call(membership: &Membership, workers: Vec<WorkerEntry>) -> Vec<Known> {
+/// Asks all of them at once whether they are there, for the master called `master`.
+pub async fn call(membership: &Membership, workers: Vec<WorkerEntry>, master: &str) -> Vec<Known> {
     let offers = join_all(workers.iter().map(|entry| async move {
         let asked = !entry.revoked && lines::worker_at(&entry.address).is_none();
         if !asked {
@@ -54,7 +54,7 @@ pub async fn call(membership: &Membership, workers: Vec<WorkerEntry>) -> Vec<Kno
         let sighting = sightings.get(&entry.worker_id);
         Known {
             online: offer.as_ref().map(Option::is_some),
-            held_by: offer.flatten().and_then(|offer| offer.held_by),
+            held_by: offer.flatten().and_then(|offer| offer.held_by_another(master)),
             seen_seconds: sighting.map(|sighting| sighting.seen_seconds),
             memory_bytes: sighting.and_then(|sighting| sighting.memory_bytes),
             entry,

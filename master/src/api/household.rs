@@ -25,7 +25,7 @@ use super::server::Server;
 use super::{Body, Name, Ready};
 use crate::chronicle::Kind;
 use crate::cluster;
-use crate::deployment::door;
+use crate::deployment::{door, master_name};
 use crate::invitation::{Invitation, MOST_USES, TTL, open_door};
 use crate::membership::{self, Membership};
 use crate::roll::{self, Known};
@@ -150,7 +150,7 @@ pub(super) async fn members(
         return Ok(Json(Members { owner: true, ..Members::default() }));
     };
     let book = block_in_place(|| authority.book().read()).map_err(failed)?;
-    let members = roll::call(membership, book.workers).await;
+    let members = roll::call(membership, book.workers, &master_name()).await;
     Ok(Json(Members { owner: true, authority: true, members }))
 }
 

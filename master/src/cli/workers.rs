@@ -7,6 +7,7 @@ use clap::Subcommand;
 
 use super::{Error, out, report};
 use crate::cluster::ago_text;
+use crate::deployment::master_name;
 use crate::membership::{self, Membership};
 use crate::roll::{self, Known};
 use crate::sightings::Sighting;
@@ -63,7 +64,7 @@ impl Args {
         match self.action {
             Action::List { json } => {
                 let workers = authority.book().read().map_err(failed)?.workers;
-                let known = roll::call(&membership, workers).await;
+                let known = roll::call(&membership, workers, &master_name()).await;
                 match json {
                     true => report::print_json(&known),
                     false => list(&known),

@@ -2,6 +2,7 @@
 //!
 //! A [`Member`] is a worker that this master holds; dropping it lets the worker go.
 pub mod addresses;
+mod awaited;
 mod calls;
 pub mod conduct;
 mod error;
@@ -29,6 +30,7 @@ use tracing::{info, warn};
 use self::offer::plain;
 use crate::membership::Membership;
 
+pub use awaited::Awaited;
 pub use calls::{ANSWER_TIMEOUT, within, within_time};
 pub use error::{Error, Missing, ago_text};
 pub use expected::ExpectedWorker;

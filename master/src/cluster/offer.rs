@@ -74,6 +74,8 @@ pub struct Demands<'a> {
     pub kv: KvDtype,
 }
 
+/// What a master's name has beside letters and digits.
+const HOLDER: &str = "-_. ()";
 /// What every worker keeps keys and values as, also one that says nothing of that.
 const KV_OF_ALL: [KvDtype; 2] = [KvDtype::F32, KvDtype::F16];
 
@@ -118,6 +120,11 @@ impl Offer {
         self.devices.first().map_or(0, |device| device.budget_bytes)
     }
 
+    /// Which master holds it other than the one called `own`: a worker may not have heard yet that it was let go.
+    pub fn held_by_another(&self, own: &str) -> Option<String> {
+        self.held_by.clone().filter(|holder| *holder != plain(own.to_owned(), HOLDER))
+    }
+
     /// The place of the device that plans use where so much is demanded: the first that does all of it.
     ///
     /// # Errors
@@ -158,7 +165,7 @@ impl TryFrom<wire::Description> for Offer {
                 .filter_map(|(name, bytes)| Some((name.parse().ok()?, *bytes)))
                 .collect(),
             clock_ms: said.clock_ms,
-            held_by: Some(plain(said.held_by, "-_. ()")).filter(|holder| !holder.is_empty()),
+            held_by: Some(plain(said.held_by, HOLDER)).filter(|holder| !holder.is_empty()),
             blobs: said.blobs.iter().filter_map(|name| name.parse().ok()).collect(),
             instance: said.instance,
             system: plain(said.system, "-_. "),

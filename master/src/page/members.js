@@ -37,6 +37,7 @@ export class Members {
   #layered = new Set(); // Ids of those of the chain that is shown.
   #elsewhere = new Map(); // Of those that work for other models: for which, by their ids.
   #joined = { owner: false, authority: false, members: [] };
+  #awaited = []; // Those at addresses that the master was given, while no model is loaded.
   #canPlan = false;
   #isIdle = false;
   #meant = null;
@@ -69,6 +70,7 @@ export class Members {
   show(state, shown) {
     const before = this.#held.map(({ worker_id: id }) => id).join();
     this.#held = state.members ?? [];
+    this.#awaited = state.awaited ?? [];
     this.#canPlan = state.phase === "ready";
     this.#isIdle = state.phase === "idle";
     this.#layered = new Set((shown.devices ?? []).map((device) => device.worker_id));
@@ -78,7 +80,8 @@ export class Members {
       this.#ask();
     }
     this.#draw();
-    drawHappenings(state.happened ?? [], [...this.#held, ...this.#joined.members].map(({ name }) => name));
+    const all = [...this.#held, ...this.#awaited, ...this.#joined.members];
+    drawHappenings(state.happened ?? [], all.map(({ name }) => name));
   }
 
   async #ask() {
@@ -100,7 +103,21 @@ export class Members {
     const ids = new Set(this.#held.map(({ worker_id: id }) => id));
     const away = this.#joined.members.filter(({ worker_id: id }) => !ids.has(id) && !this.#layered.has(id));
     const isOut = (member) => (member.revoked ? 1 : 0);
-    const all = [...held, ...away.toSorted((one, other) => isOut(one) - isOut(other)).map((one) => awayInWords(one, this.#isIdle))];
+    const then = this.#isIdle ? WHEN_LOADED : IN_A_MOMENT;
+    const isOne = ({ worker_id: id, address }, other) => id === other.worker_id || address === other.name;
+    // Where addresses were given, nobody else is taken; and what was heard there is newer, and may be of another place than
+    // is remembered.
+    const told = (one) => {
+      const asked = this.#awaited.find((other) => isOne(one, other));
+      const isTaken = asked || this.#awaited.length === 0;
+      const { online, held_by, why, memory_bytes } = asked ?? one;
+      return awayInWords({ ...one, online, held_by, why, memory_bytes: memory_bytes ?? one.memory_bytes }, isTaken ? then : "");
+    };
+    const joined = away.toSorted((one, other) => isOut(one) - isOut(other)).map(told);
+    const awaited = this.#awaited
+      .filter((other) => !away.some((one) => isOne(one, other)))
+      .map((other) => awaitedInWords(other, then));
+    const all = [...held, ...awaited, ...joined];
     const list = byId("members");
     const known = new Map([...list.children].map((item) => [item.dataset.worker, item]));
     const items = all.map((member) => {
@@ -110,7 +127,7 @@ export class Members {
       const parts = partsOf(item);
       ["name", "state", "facts", "why"].forEach((part) => say(parts[part], member[part]));
       parts.why.hidden = member.why === "";
-      this.setManage(parts.manage, member.id, member.name);
+      this.setManage(parts.manage, member.isAwaited ? null : member.id, member.name);
       return item;
     });
     if (items.length !== list.children.length || items.some((item, at) => item !== list.children[at])) {
@@ -213,15 +230,23 @@ function offerInWords(member) {
   return `${bytes(member.budget_bytes)} offered · ${machineInWords(member)}`;
 }
 
-function awayInWords(member, isIdle) {
+function awayInWords(member, then) {
   const { worker_id: id, name, revoked, draining, online, held_by: holder, seen_seconds: seen, memory_bytes: memory } = member;
+  const trouble = member.why;
   // Of one that connects by itself nobody knows while it is not held.
   const where = online ? "there" : online === null ? "not known" : "away";
   const state = revoked ? "shut out" : draining ? `${where}, freed` : where;
   const last = seen ? `last seen ${ago(Date.now() / 1000 - seen)}` : "never seen";
   const offered = memory ? `offered ${bytes(memory)}` : "";
-  const why = revoked || !online ? "" : holder ? `Another master holds it: ${holder}.` : isIdle ? WHEN_LOADED : IN_A_MOMENT;
+  const why = revoked ? "" : trouble ? sentence(trouble) : !online ? "" : holder ? `Another master holds it: ${holder}.` : then;
   return { id, name, state, facts: [last, offered].filter(Boolean).join(" · "), why };
+}
+
+/** Somebody at an address that the master was given, whom it does not hold: there is nothing to be done with it yet. */
+function awaitedInWords({ worker_id: id, name, online, held_by: holder, memory_bytes: memory, why }, then) {
+  const facts = online ? `${bytes(memory)} offered` : "";
+  const words = why ? sentence(why) : holder ? `Another master holds it: ${holder}.` : then;
+  return { id: id ?? name, name, state: online ? "there" : "not usable", facts, why: words, isAwaited: true };
 }
 
 /** The latest first. A name at the beginning keeps its letters as they are. */

@@ -10,6 +10,7 @@
 //!      ├──── unused for so long ─────│──────────── leaving ──────────────────────┘
 //!      └─────────────────────────────└────────────────┘ the last requests have ended
 //! ```
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
@@ -38,6 +39,9 @@ pub(crate) trait Load {
     /// # Errors
     /// Why it cannot be; nothing is held then.
     async fn load(&mut self, model: &AtHand, monitor: &Arc<Monitor>) -> Result<Loaded, Failed>;
+
+    /// Where nothing is loaded, tells `board` for as long as it is polled who is there. May be dropped at any time.
+    async fn look_out(&self, board: &Board) -> Infallible;
 }
 
 /// Why a model is not loaded.
@@ -162,11 +166,13 @@ impl<L: Load> Changer<L> {
     }
 
     async fn next(&mut self) -> Next {
-        let Self { running, queue, desk, .. } = self;
+        let Self { running, queue, desk, board, load } = self;
+        let is_empty = running.is_empty();
         tokio::select! {
             why = broken(running) => Next::Broken(why),
             model = queue.next() => model.map_or(Next::Over, Next::Wanted),
             name = desk.unused() => Next::Unused(name),
+            never = load.look_out(board), if is_empty => match never {},
         }
     }
 
@@ -219,6 +225,7 @@ impl<L: Load> Changer<L> {
     /// Gives what is loaded to whoever asks for it.
     fn put_out(&mut self, monitor: Arc<Monitor>, Loaded { served, keeper, used }: Loaded) {
         monitor.ready();
+        self.board.awaits(Vec::new()); // Its keeper looks for them from now on.
         self.board.chronicle.add(Kind::Service, format!("{} is ready", served.name));
         let (name, kept) = (served.name.clone(), Kept::new(keeper));
         self.running.push(Running { name, monitor, kept, used });

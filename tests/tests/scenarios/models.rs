@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cake_tests::master::{path, pins, strs};
 use cake_tests::streams::count;
-use cake_tests::{Golden, Master, Server, golden, until};
+use cake_tests::{Golden, Master, Server, TestWorker, golden, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -53,6 +53,35 @@ pub(crate) fn copy(model: &Path, target: &Path) {
     for entry in std::fs::read_dir(model).expect("it is there").flatten() {
         std::fs::copy(entry.path(), target.join(entry.file_name())).expect("it can be copied");
     }
+}
+
+#[test]
+fn workers_at_addresses_are_told_of_while_no_model_is_loaded() {
+    let (llama, qwen) = (golden("llama"), golden("qwen2"));
+    let (attic, mut porch) = (TestWorker::new("attic"), TestWorker::new("porch"));
+    let master = Master::over([&attic, &porch]);
+    porch.kill();
+    let server = Server::of_several(&master, &[&llama.path, &qwen.path], &[]);
+    let cluster = || server.get("/api/cluster").good();
+    let is_told = || {
+        let awaited = cluster()["awaited"].clone();
+        let (there, away) = (&awaited[0], &awaited[1]);
+        let offer = there["memory_bytes"].as_u64();
+        there["name"] == "attic"
+            && (&there["online"], &there["held_by"]) == (&json!(true), &json!(null))
+            && offer.is_some_and(|bytes| bytes > 0)
+            && (&away["name"], &away["online"]) == (&json!(porch.address), &json!(false))
+            && away["why"].as_str().is_some_and(|why| why.contains(&porch.address))
+    };
+    until("both to be told of", LIMIT, is_told);
+    assert_eq!(cluster()["members"], json!([]), "nobody is held");
+    server.post(COMPLETIONS, &ask(&llama, "llama")).good();
+    let loaded = cluster();
+    assert_eq!((&loaded["awaited"], &loaded["members"][0]["name"]), (&json!([]), &json!("attic")));
+    server
+        .post("/api/generate", &json!({ "model": "llama", "prompt": "", "keep_alive": 0 }))
+        .good();
+    until("both to be told of again", LIMIT, is_told);
 }
 
 #[test]

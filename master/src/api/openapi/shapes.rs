@@ -162,6 +162,9 @@ pub(super) fn cluster() -> Value {
     });
     let mut all = plan.clone();
     all["members"] = json!([{ "worker_id": "text", "name": "text", "duty": "text" }]);
+    all["awaited"] = json!([{
+        "name": "text", "worker_id": "text?", "online": "flag", "held_by": "text?", "memory_bytes": "whole?", "why": "text?",
+    }]);
     all["happened"] =
         json!([{ "number": "whole", "at_ms": "whole", "kind": "text", "words": "text" }]);
     all["models"] = json!([plan]);

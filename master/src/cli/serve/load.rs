@@ -1,4 +1,5 @@
 //! From a model at hand to one that is served: planned, pushed, loaded, and told of.
+use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::{block_in_place, spawn_blocking};
 
 use crate::api::{self, Served};
+use crate::board::Board;
 use crate::cli::args::SampleArgs;
 use crate::cli::told::{Words, warn};
 use crate::cli::{Error, announce};
@@ -16,7 +18,7 @@ use crate::cluster::{self, Missing, Whereabouts};
 use crate::deployment;
 use crate::deployment::keeper::{Keeper, left_out};
 use crate::deployment::trust::Trust;
-use crate::deployment::{PlanRequest, prepare};
+use crate::deployment::{PlanRequest, master_name, prepare};
 use crate::monitor::Monitor;
 use crate::pipeline::OpenError;
 use crate::scheduler::{Limits, OnLoss, Scheduler};
@@ -24,6 +26,9 @@ use crate::service::{Failed, Load, Loaded};
 use crate::shelf::{About, AtHand, WhyNot};
 use crate::state::State;
 use crate::text::Text;
+
+/// How often workers are asked who they are while no model is loaded: each time, one looks through its store.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Loads models over the same workers, all as the same arguments say.
 pub(super) struct Loader {
@@ -60,6 +65,13 @@ impl Load for Loader {
             let why = Arc::new(error) as WhyNot;
             if is_crowded { Failed::Crowded(why) } else { Failed::Never(why) }
         })
+    }
+
+    async fn look_out(&self, board: &Board) -> Infallible {
+        loop {
+            board.awaits(self.cluster.ask(&master_name()).await);
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
     }
 }
 

@@ -99,6 +99,17 @@ fn beside(cluster: &Value) -> String {
         true => String::new(),
         false => format!("without layers: {}\n", spares.join(", ")),
     };
+    let awaited = list(&cluster["awaited"]).map(|one| {
+        let name = word(&one["name"]);
+        match (one["online"] == true, one["held_by"].is_string()) {
+            (false, _) => format!("{name} cannot be used: {}\n", word(&one["why"])),
+            (true, true) => format!("{name} is there; {} holds it\n", word(&one["held_by"])),
+            (true, false) => {
+                let offer = format_bytes(count(&one["memory_bytes"]));
+                format!("{name} is there, and offers {offer}\n")
+            }
+        }
+    });
     let aside = list(&cluster["set_aside"]).map(|aside| {
         let (name, why) = (word(&aside["worker"]), word(&aside["reason"]));
         format!("{name} gets no layers for {} s: {why}\n", count(&aside["seconds"]))
@@ -109,7 +120,7 @@ fn beside(cluster: &Value) -> String {
         let why = if reason.is_empty() { reason } else { format!(": {reason}") };
         format!("also {}: {}{why}\n", word(&model["model"]), word(&model["phase"]))
     });
-    also.chain([spares]).chain(aside).collect()
+    also.chain([spares]).chain(awaited).chain(aside).collect()
 }
 
 /// How busy it is.
@@ -215,7 +226,17 @@ mod tests {
     fn a_service_without_a_plan_yet_is_told_as_well() {
         let told = text(&json!({"model": "smol", "phase": "planning"}), "http://a:1", UNIX_EPOCH);
         assert!(told.starts_with("smol at http://a:1: planning\nrequests: 0 running"), "{told}");
-        let told = text(&json!({"model": "", "phase": "idle"}), "http://a:1", UNIX_EPOCH);
-        assert!(told.starts_with("no model at http://a:1: idle\n"), "{told}");
+        let awaited = json!([
+            {"name": "attic", "online": true, "held_by": null, "memory_bytes": 3_u64 << 30, "why": null},
+            {"name": "porch", "online": true, "held_by": "another", "memory_bytes": 1 << 30, "why": null},
+            {"name": "b:7117", "online": false, "why": "no worker answers at b:7117"},
+        ]);
+        let idle = json!({"model": "", "phase": "idle", "awaited": awaited});
+        let told = text(&idle, "http://a:1", UNIX_EPOCH);
+        let expected = "no model at http://a:1: idle\n\
+            attic is there, and offers 3 GiB\n\
+            porch is there; another holds it\n\
+            b:7117 cannot be used: no worker answers at b:7117\n";
+        assert!(told.starts_with(expected), "{told}");
     }
 }

@@ -141,6 +141,7 @@ fn devices_are_seen_at_every_step_of_a_model_that_comes() {
         browser.wait("no model to be loaded", &is_in("idle"));
         browser.wait("a choice", "return !document.querySelector('#model').hidden");
         if phase == "planning" {
+            wait_for_member(browser, "kitchen", "there");
             eyes.see("idle");
         }
         meddler.keep(call, arrive);
