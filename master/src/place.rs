@@ -3,8 +3,8 @@ use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 use cake_engine::{Placement, Weights, placement};
 
-/// Puts the master's own weights where they shall lie.
-#[derive(Debug)]
+/// Puts the master's own weights where they shall lie; remembers what it measured, for whatever is loaded after it.
+#[derive(Debug, Default)]
 pub struct OwnWeights {
     wanted: Weights,
     placement: Placement,
@@ -36,6 +36,11 @@ impl OwnWeights {
     /// Weights lie where `wanted` says; `lock` keeps the system from dropping or swapping them.
     pub fn new(wanted: Weights, lock: bool) -> Self {
         Self { wanted, placement: Placement::new(wanted, lock) }
+    }
+
+    /// Bytes that copying takes beside the weights, if it was asked for.
+    pub fn copy_bytes(&self) -> u64 {
+        self.placement.copy_bytes()
     }
 
     /// Puts `tensors`, with their names for messages, where they shall lie.

@@ -18,6 +18,7 @@ use crate::cluster::{Whereabouts, found};
 use crate::deployment::door::{self, Door};
 use crate::deployment::{Encode, PlanRequest, WrongArgument};
 use crate::membership::Membership;
+use crate::place::OwnWeights;
 use crate::planner::Pin;
 
 /// What a command's model may be: what [`cake_checkpoint::locate()`] finds.
@@ -242,8 +243,7 @@ impl TryFrom<PlanArgs> for PlanRequest {
             chunk: within("--chunk", args.chunk, MAX_CHUNK)?,
             wire: args.wire,
             local_memory: args.local_memory,
-            weights: args.weights,
-            lock_memory: args.lock_memory,
+            own_weights: Arc::new(OwnWeights::new(args.weights, args.lock_memory)),
             pins: args.place.into_iter().map(|(device, layers)| Pin { device, layers }).collect(),
             slices: within("--expert-slices", args.expert_slices, MAX_SLICES)?,
             exclude: args.exclude,

@@ -1,7 +1,7 @@
 //! Everyone who could hold layers: workers with their measured rates, imagined ones, the master itself.
 use std::collections::HashSet;
 
-use cake_engine::{DeviceKind, DeviceMemory, PROBED_BYTES, Placement};
+use cake_engine::{DeviceKind, DeviceMemory, PROBED_BYTES};
 use cake_stage::{Account, memory_of};
 
 use super::rates::{Asking, Rates};
@@ -156,7 +156,7 @@ pub(crate) async fn gather(
         let rates = asking.own(local, !alone || request.predict);
         let rates = rates.and_then(|rates| found.known("the master", rates, told));
         let device = (asking.device, asking.threads);
-        let copy_bytes = Placement::new(request.weights, false).copy_bytes();
+        let copy_bytes = request.own_weights.copy_bytes();
         let candidate = Candidate::local(local, device, rates, copy_bytes, ends);
         found.add(Seat::Master, own_place(asking.device), candidate, room);
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use cake_checkpoint::{Checkpoint, Scheme};
-use cake_engine::{DeviceKind, Placement};
+use cake_engine::DeviceKind;
 use cake_stage::{OVERHEAD_BYTES, ResidentCosts};
 
 use super::parts::{parted, ways};
@@ -99,7 +99,7 @@ impl Fits {
         let mut candidates: Vec<Candidate> = offers.iter().map(candidate).collect();
         if let Some(bytes) = self.request.local_memory.filter(|bytes| *bytes > 0) {
             let device = (DeviceKind::from_env()?, cake_engine::default_threads());
-            let copy_bytes = Placement::new(self.request.weights, false).copy_bytes();
+            let copy_bytes = self.request.own_weights.copy_bytes();
             candidates.push(Candidate::local(bytes, device, None, copy_bytes, 0));
         }
         let least = chunk::bounds(promise.context, false).last();

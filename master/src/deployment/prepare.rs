@@ -23,7 +23,6 @@ use super::{Error, PlanRequest, WrongArgument};
 use crate::cluster::{self, Held, Member, Missing, Whereabouts};
 use crate::distributor::Manifests;
 use crate::model::Model;
-use crate::place::OwnWeights;
 use crate::planner::{PlannedStage, Refusal};
 use crate::sizing::Promise;
 use crate::state::State;
@@ -148,7 +147,6 @@ pub(crate) async fn prepare(
         let (model, manifests, chosen) =
             wider.unwrap_or_else(|| (model.clone(), manifests.clone(), chosen));
         let losses = losses.map(|losses| losses.table(&model));
-        let own_weights = OwnWeights::new(request.weights, request.lock_memory);
         let is_worker = |seat: &Seat| matches!(seat, Seat::Worker { .. });
         account.take(&chosen.shares())?;
         let prepared = Prepared {
@@ -161,7 +159,7 @@ pub(crate) async fn prepare(
             state,
             device,
             threads,
-            own_weights,
+            own_weights: request.own_weights.clone(),
             losses,
             missing,
             notes: Mutex::new(notes),

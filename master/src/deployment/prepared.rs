@@ -37,7 +37,7 @@ pub(crate) struct Prepared {
     /// What the master computes with.
     pub(crate) device: DeviceKind,
     pub(crate) threads: usize,
-    pub(crate) own_weights: OwnWeights,
+    pub(crate) own_weights: Arc<OwnWeights>,
     /// What each layer loses by each encoding, where that was asked or decided about.
     pub(crate) losses: Option<Vec<LayerLoss>>,
     /// Members that joined and are not used, each with why.

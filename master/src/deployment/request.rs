@@ -4,12 +4,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, KvDtype, Scheme, SchemeParseError};
-use cake_engine::{Numerics, Weights};
+use cake_engine::Numerics;
 use cake_proto::{WireFormat, limits};
 
 use super::{Error, WrongArgument};
 use crate::calibration::Sample;
 use crate::chunk::first_bound;
+use crate::place::OwnWeights;
 use crate::planner::Pin;
 use crate::sizing::{DEFAULT_CONTEXT, Promise};
 
@@ -39,10 +40,8 @@ pub(crate) struct PlanRequest {
     pub wire: WireFormat,
     /// Bytes that the master may use for layers; `None`: what is free without workers, else nothing.
     pub local_memory: Option<u64>,
-    /// Where the master's own weights lie.
-    pub weights: Weights,
-    /// Whether the system neither drops nor swaps them.
-    pub lock_memory: bool,
+    /// Where the master's own weights lie; models that are loaded one after the other share what was measured of that.
+    pub own_weights: Arc<OwnWeights>,
     /// Workers that get exactly these layers.
     pub pins: Vec<Pin>,
     /// Slices of each layer's experts, pins being of these parts of layers then; `None`: as few as it takes.
