@@ -155,11 +155,9 @@ impl Board {
             parts_of: one.parts_of,
             devices: one.devices,
         };
-        let mut awaited = self.awaited().clone();
         // Whoever plans has looked for all of them meanwhile, and may hold one that was away.
-        if !snapshot.members.is_empty() {
-            awaited.clear();
-        }
+        let is_looked_for = !snapshot.members.is_empty();
+        let awaited = if is_looked_for { Vec::new() } else { self.awaited().clone() };
         Watched { snapshot, models: all.into_iter().map(model).collect(), awaited }
     }
 

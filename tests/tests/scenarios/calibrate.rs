@@ -5,6 +5,8 @@ use cake_tests::master::path;
 use cake_tests::{Master, TestWorker};
 use serde_json::Value;
 
+use crate::models::copy;
+
 /// What a run of a text is told by.
 const RUNS: &str = "through the model to see where errors count";
 
@@ -109,4 +111,11 @@ fn a_text_that_says_nothing_is_refused_before_anybody_is_asked_for() {
     assert!(refused("q4", "bytes", Some(&[0xff; 999])).contains("byte 0"));
     assert!(refused("q8", "unused", Some(b"A few words.")).contains("q6, q5, q4"));
     assert!(refused("as-stored", "unused", None).contains("--encode"));
+    let mute = home.path().join("mute");
+    copy(&self::model(), &mute);
+    std::fs::remove_file(mute.join("tokenizer.json")).expect("it was copied");
+    let text = path(&self::model().join("heldout.txt"));
+    let args = ["plan", &path(&mute), "--encode", "q4", "--calibrate", &text];
+    let refusal = master.run(&args).refusal();
+    assert!(refusal.contains("--calibrate") && refusal.contains("tokenizer.json"), "{refusal}");
 }
