@@ -146,8 +146,7 @@ async fn answer(
     let checkpoint = &prepared.model.checkpoint;
     let text = block_in_place(|| Text::of(&checkpoint.texts))?;
     let prompt = text.encode_chat(&[Message::new("user", question)])?.ids;
-    let pipeline = prepared.open(pushed).await?;
-    let ends = prepared.ends()?;
+    let (pipeline, ends) = prepared.load(pushed).await?;
     let options = Options {
         sampling: SamplingOptions::default(),
         max_tokens: MAX_TOKENS,

@@ -80,8 +80,7 @@ impl Args {
         };
         let tell = announce::tell_of(&prepared, self.json);
         let mut pushed = announce::announce_and_push(&prepared, tell).await?;
-        let pipeline = prepared.open(&mut pushed).await?;
-        let ends = prepared.ends()?;
+        let (pipeline, ends) = prepared.load(&mut pushed).await?;
         let ready_seconds = started.elapsed().as_secs_f64();
         let promise = prepared.promise();
         let generator = Generator { pipeline: &pipeline, ends: &ends, promise };

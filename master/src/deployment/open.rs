@@ -1,11 +1,12 @@
 //! From a plan whose blobs are in place to a running pipeline, and how workers put it away again.
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cake_checkpoint::{Digest, LayerRange, MappedTensor};
 use cake_engine::{EngineOptions, Stage};
 use futures_util::future::join_all;
-use tokio::task::block_in_place;
+use tokio::task::{block_in_place, spawn_blocking};
 
 use super::Error;
 use super::candidates::Seat;
@@ -14,27 +15,80 @@ use super::facts::PushReport;
 use super::prepared::Prepared;
 use crate::cluster::{self, Member};
 use crate::generate::Ends;
+use crate::model::Model;
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
+use crate::place::OwnWeights;
 use crate::planner::PlannedStage;
+use crate::state::State;
 
 /// How long workers that are not needed have to put away what they hold: they have nothing to end.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
+/// The master's own layers, loaded.
+type Local = Option<(Stage, LayerRange)>;
+
+/// What the master loads of a model beside its layers: embedding, norm and head.
+struct EndsLoader {
+    model: Model,
+    own_weights: Arc<OwnWeights>,
+    options: EngineOptions,
+    state: State,
+    /// Bytes that the master's own stage allocates once it computes.
+    later: u64,
+}
+
 impl Prepared {
-    /// Loads the stages and connects them. Blobs found damaged on workers are pushed once more,
-    /// which `pushed` then includes.
+    /// Loads everything: the master's own layers, which come first where memory is short, its ends, and the stages of the
+    /// workers; these two beside each other if this machine has room for both, as workers may be processes of it. Blobs
+    /// found damaged on workers are pushed once more, which `pushed` then includes.
+    pub(crate) async fn load(&self, pushed: &mut PushReport) -> Result<(Pipeline, Ends), Error> {
+        let local = block_in_place(|| self.local_stage())?;
+        let loader = EndsLoader {
+            model: self.model.clone(),
+            own_weights: self.own_weights.clone(),
+            options: self.engine_options(),
+            state: self.state.clone(),
+            // What the master's own stage keeps of sequences may still be without pages.
+            later: self.local_plan().map_or(0, |stage| stage.memory.beside_weights()),
+        };
+        let stages = self.remotes().into_iter().map(|(stage, _)| stage.memory.total());
+        let all = stages.fold(loader.bytes(), u64::saturating_add);
+        let (pipeline, ends) = if all <= cake_platform::default_budget(0).bytes {
+            let ends = spawn_blocking(move || loader.load());
+            // Both are waited for: nothing is loading any more once this has failed.
+            let (pipeline, ends) = tokio::join!(self.open_with(local, pushed), ends);
+            (pipeline?, ends.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
+        } else {
+            (self.open_with(local, pushed).await?, block_in_place(|| loader.load()))
+        };
+        match ends {
+            Ok(ends) => Ok((pipeline, ends)),
+            Err(error) => {
+                // Nothing is held then.
+                spawn_blocking(move || pipeline.close()).await.ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Loads the stages and connects them, as [`Prepared::load`] does, for a master that keeps its ends.
     pub(crate) async fn open(&self, pushed: &mut PushReport) -> Result<Pipeline, Error> {
-        match self.open_once().await {
+        let local = block_in_place(|| self.local_stage())?;
+        self.open_with(local, pushed).await
+    }
+
+    async fn open_with(&self, local: Local, pushed: &mut PushReport) -> Result<Pipeline, Error> {
+        match self.open_once(local).await {
             Err(Error::Open(pipeline::OpenError::Corrupt { worker, count })) => {
                 self.tell(&Event::Damaged { worker: &worker, blobs: count });
                 pushed.repair(&self.push().await?);
-                self.open_once().await
+                self.open_once(block_in_place(|| self.local_stage())?).await
             }
             result => result,
         }
     }
 
-    async fn open_once(&self) -> Result<Pipeline, Error> {
+    async fn open_once(&self, local: Local) -> Result<Pipeline, Error> {
         if let Some(monitor) = &self.monitor {
             monitor.metrics.pipeline();
         }
@@ -67,7 +121,7 @@ impl Prepared {
             model: &self.model.checkpoint.config,
             promise: self.chosen.promise,
             step_seconds: self.plan().step_seconds,
-            local: block_in_place(|| self.local_stage())?,
+            local,
             remotes,
         })
         .await?)
@@ -82,7 +136,7 @@ impl Prepared {
     }
 
     /// The master's own layers: mapped from the checkpoint, copied, or encoded into memory, which takes its time.
-    fn local_stage(&self) -> Result<Option<(Stage, LayerRange)>, Error> {
+    fn local_stage(&self) -> Result<Local, Error> {
         let Some(PlannedStage { layers, memory, .. }) = self.local_plan() else {
             return Ok(None);
         };
@@ -93,41 +147,12 @@ impl Prepared {
         let tensors = weights.iter_mut().map(|(name, tensor)| (name.clone(), tensor)).collect();
         let later = memory.beside_weights();
         let offered = memory.free().saturating_add(later);
-        self.settle(tensors, offered, later)?;
+        self.own_weights.settle(tensors, offered, later, self.threads)?;
+        keep_tuning(&self.state);
         let find = |name: &str| weights.get(name).cloned();
         let config = &self.model.checkpoint.config;
         let stage = Stage::load(config, *layers, &find, &self.engine_options())?;
         Ok(Some((stage, *layers)))
-    }
-
-    /// The master's own part: embedding, norm and head. To be called after [`Prepared::open`]: the
-    /// layers come first where memory is short.
-    pub(crate) fn ends(&self) -> Result<Ends, Error> {
-        block_in_place(|| self.load_ends())
-    }
-
-    fn load_ends(&self) -> Result<Ends, Error> {
-        let mut weights = self.model.ends()?;
-        // What the master's own stage keeps of sequences may still be without pages.
-        let later = self.local_plan().map_or(0, |stage| stage.memory.beside_weights());
-        self.settle(weights.read_whole(), u64::MAX, later)?;
-        self.own_weights.keep(weights.embedding.parts.iter())?;
-        Ok(Ends::new(&self.model.checkpoint.config, weights, &self.engine_options())?)
-    }
-
-    /// Puts tensors where they shall lie.
-    fn settle(
-        &self,
-        tensors: Vec<(String, &mut MappedTensor)>,
-        offered: u64,
-        later: u64,
-    ) -> Result<(), Error> {
-        self.own_weights.settle(tensors, offered, later, self.threads)?;
-        let directory = self.state.directory();
-        if let Err(error) = cake_stage::keep_tuning(directory, &cake_platform::processor()) {
-            tracing::warn!(%error, "what was measured of the processor will be measured again");
-        }
-        Ok(())
     }
 
     /// Lets workers that are held but have no part in the plan put away what rests of the last one, all at a time.
@@ -173,5 +198,29 @@ impl Prepared {
             numerics: self.chosen.promise.numerics,
             tally: None,
         }
+    }
+}
+
+impl EndsLoader {
+    /// Bytes that it takes at most.
+    fn bytes(&self) -> u64 {
+        self.model.ends_bytes().saturating_add(self.later)
+    }
+
+    /// Maps, copies or encodes them, which takes its time.
+    fn load(&self) -> Result<Ends, Error> {
+        let mut weights = self.model.ends()?;
+        let whole = weights.read_whole();
+        self.own_weights.settle(whole, u64::MAX, self.later, self.options.threads)?;
+        keep_tuning(&self.state);
+        self.own_weights.keep(weights.embedding.parts.iter())?;
+        Ok(Ends::new(&self.model.checkpoint.config, weights, &self.options)?)
+    }
+}
+
+/// Remembers what loading measured of the processor.
+fn keep_tuning(state: &State) {
+    if let Err(error) = cake_stage::keep_tuning(state.directory(), &cake_platform::processor()) {
+        tracing::warn!(%error, "what was measured of the processor will be measured again");
     }
 }

@@ -76,8 +76,7 @@ impl Args {
         let tell = if self.json { Tell::Nobody } else { Tell::Notes };
         let mut pushed = announce::announce_and_push(&prepared, tell).await?;
         let links = links(&prepared).await?;
-        let pipeline = prepared.open(&mut pushed).await?;
-        let ends = prepared.ends()?;
+        let (pipeline, ends) = prepared.load(&mut pushed).await?;
         let promise = prepared.promise();
         let generator = Generator { pipeline: &pipeline, ends: &ends, promise };
         let options = Options {

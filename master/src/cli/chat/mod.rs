@@ -68,9 +68,8 @@ impl Args {
         let sampling = self.sample.options(checkpoint)?;
         let tell = announce::tell_of(&prepared, false);
         let mut pushed = announce::announce_and_push(&prepared, tell).await?;
-        let pipeline = prepared.open(&mut pushed).await?;
+        let (pipeline, ends) = prepared.load(&mut pushed).await?;
         let paces = pipeline.paces();
-        let ends = prepared.ends()?;
         let limits = Limits::of(prepared.promise(), prepared.chunk(), QUEUE);
         let asking = Asking {
             scheduler: Scheduler::start(pipeline, ends, limits, OnLoss::Fail, Arc::default()),

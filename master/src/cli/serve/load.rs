@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cake_checkpoint::Checkpoint;
 use tokio::sync::oneshot;
-use tokio::task::{block_in_place, spawn_blocking};
+use tokio::task::block_in_place;
 
 use crate::api::{self, Served};
 use crate::board::Board;
@@ -146,19 +146,11 @@ impl Loader {
         let tell = announce::tell_of(&prepared, false);
         let mut pushed = announce::announce_and_push(&prepared, tell).await?;
         monitor.loading();
-        let pipeline = prepared.open(&mut pushed).await?;
+        let (pipeline, ends) = prepared.load(&mut pushed).await?;
         monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         monitor.wired(pipeline.stages());
         let (broken, paces) = (pipeline.watch(), pipeline.paces());
         let lateness = pipeline.lateness();
-        let ends = match prepared.ends() {
-            Ok(ends) => ends,
-            Err(error) => {
-                // Nothing is held then.
-                spawn_blocking(move || pipeline.close()).await.ok();
-                return Err(error.into());
-            }
-        };
         let limits = Limits::of(prepared.promise(), prepared.chunk(), self.queue);
         let metrics = monitor.metrics.clone();
         let scheduler = Scheduler::start(pipeline, ends, limits, OnLoss::Wait, metrics);
