@@ -5,7 +5,6 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::activations::Activations;
@@ -52,47 +51,41 @@ pub(crate) fn matmul<'a>(
     })
 }
 
-/// Where a span of the codes of 16 outputs is.
-struct Span {
+/// Some spans, whole ones, of the codes of 16 outputs, and what they are multiplied with.
+struct Spans<'a> {
     /// The codes of the first output.
     from: *const u8,
     /// Bytes from those of one output to those of the next.
     stride: usize,
-    /// The codes to prefetch meanwhile.
-    ahead: Ahead,
-    /// The groups that the codes belong to; what is past them is zero.
-    groups: Range<usize>,
+    /// The number of their first group.
+    first: usize,
+    /// The upper and the lower bytes of the activations.
+    x: [&'a [[i8; SPAN]]; 2],
+    /// Of each group, the scale of its activations, and that times the sum of their codes.
+    scales: &'a [f32],
+    sums: &'a [f32],
 }
 
-/// As many bytes as a span has, to prefetch: parts of [`CHUNK`] bytes.
-#[derive(Clone, Copy)]
-struct Ahead {
-    from: *const u8,
-    /// Whether the parts that are prefetched beside one output and the next lie side by side, else as far apart
-    /// as the outputs do.
-    in_order: bool,
-}
+/// As many bytes as a span has, to prefetch: parts of [`CHUNK`] bytes, beside one output and the next.
+struct Ahead;
 
 impl Ahead {
-    /// Ahead of the bytes at `at` of 16 outputs, `codes` being what is left from the first of them on.
-    #[inline(always)]
-    fn of(codes: &[u8], row_bytes: usize, at: usize) -> Ahead {
-        if LANES * row_bytes <= AHEAD {
-            // In the order that rows lie in, which memory is fastest in and this kernel's
-            // own is not: so at least as far ahead as the next rows begin.
-            let from = codes.as_ptr().wrapping_add(LANES * at + AHEAD);
-            return Ahead { from, in_order: true };
-        }
-        // The next rows begin too far ahead: in the kernel's own order. Beside 8 KiB of each output, prefetching as far
-        // ahead as they begin made the product 9 % slower than prefetching what follows in each output.
-        Ahead { from: codes.as_ptr().wrapping_add(own_ahead(at, row_bytes)), in_order: false }
+    /// Whether these parts lie side by side, else as far apart as the outputs do.
+    fn is_in_order(row_bytes: usize) -> bool {
+        LANES * row_bytes <= AHEAD
     }
 
-    /// Where the bytes begin that are prefetched beside a chunk.
+    /// Where they begin beside the bytes at `at` of 16 outputs, `codes` being what is left from the first of them on.
     #[inline(always)]
-    fn beside(self, chunk: usize) -> *const u8 {
-        let part = if self.in_order { LANES * CHUNK } else { CHUNK };
-        self.from.wrapping_add(chunk * part)
+    fn of<const IN_ORDER: bool>(codes: &[u8], row_bytes: usize, at: usize) -> *const u8 {
+        codes.as_ptr().wrapping_add(match IN_ORDER {
+            // In the order that rows lie in, which memory is fastest in and this kernel's
+            // own is not: so at least as far ahead as the next rows begin.
+            true => LANES * at + AHEAD,
+            // The next rows begin too far ahead: in the kernel's own order. Beside 8 KiB of each output, prefetching as far
+            // ahead as they begin made the product 9 % slower than prefetching what follows in each output.
+            false => own_ahead(at, row_bytes),
+        })
     }
 }
 
@@ -103,6 +96,7 @@ impl Task<'_> {
     fn direct<const BITS: usize, const CHUNKS: usize, const PLANES: usize>(&self) {
         let mut params = Params::<1>::ZERO;
         let row_bytes = self.weight.row_bytes();
+        let in_order = Ahead::is_in_order(row_bytes);
         let span = SPAN / self.weight.group; // Groups in a span.
         for first_output in self.outputs.clone().step_by(LANES) {
             let outputs = first_output..(first_output + LANES).min(self.outputs.end);
@@ -111,29 +105,46 @@ impl Task<'_> {
             for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
                 let held = first..(first + PARAM_GROUPS).min(self.weight.groups());
                 self.fill_params(&outputs, &held, false, &mut params);
-                for first in held.clone().step_by(span) {
-                    let groups = first..(first + span).min(held.end);
-                    self.prefetch_params(first_output, &groups);
-                    let at = first * self.group_bytes();
-                    let ahead = Ahead::of(codes, row_bytes, at);
-                    let mut padded = MaybeUninit::<[[Line; CHUNKS]; LANES]>::uninit();
-                    let whole =
-                        codes.len() >= LANES * row_bytes && at + CHUNKS * CHUNK <= row_bytes;
-                    let (from, stride) = match whole {
-                        true => (codes[at..].as_ptr(), row_bytes),
-                        false => {
-                            let padded = padded.write(padded_rows(codes, row_bytes, at));
-                            (padded.as_ptr().cast(), CHUNKS * CHUNK)
-                        }
+                // Where there are 16 outputs, all spans but a last one that begins and does not end.
+                let whole = match codes.len() >= LANES * row_bytes {
+                    true => first..held.end - held.len() % span,
+                    false => first..first,
+                };
+                for (row, y) in y.iter_mut().enumerate().take(self.rows.len()) {
+                    let spans = self.spans(codes, row, whole.clone());
+                    // Codes are prefetched once, between the products of the first row.
+                    let add = match (row == 0, in_order) {
+                        (true, true) => Self::add::<BITS, CHUNKS, PLANES, true, true>,
+                        (true, false) => Self::add::<BITS, CHUNKS, PLANES, true, false>,
+                        (false, _) => Self::add::<BITS, CHUNKS, PLANES, false, false>,
                     };
-                    let at = Span { from, stride, ahead, groups };
-                    // SAFETY: whole spans of whole rows by the condition, or a copy of that size.
-                    unsafe { self.span::<BITS, CHUNKS, PLANES>(&at, &params, &mut y) };
+                    // SAFETY: these spans are there.
+                    unsafe { add(self, &spans, codes, first_output, &params, y) };
+                    for start in (whole.end..held.end).step_by(span) {
+                        let groups = start..(start + span).min(held.end);
+                        self.add_part::<BITS, CHUNKS, PLANES>(codes, row, groups, &params, y);
+                    }
                 }
             }
             for (row, y) in self.rows.clone().zip(y) {
                 self.write_target(row, &outputs, y);
             }
+        }
+    }
+
+    /// Whole spans of the outputs whose codes are `codes`, beside a row of the task.
+    fn spans<'a>(&'a self, codes: &[u8], row: usize, groups: Range<usize>) -> Spans<'a> {
+        let (row, group) = (self.rows.start + row, self.weight.group);
+        let planes = self.x.planes(row);
+        let inputs = groups.start * group..groups.end * group;
+        let [high, low] = [&planes.high[inputs.clone()], &planes.low[inputs]];
+        Spans {
+            from: codes.as_ptr().wrapping_add(groups.start * self.group_bytes()),
+            stride: self.weight.row_bytes(),
+            first: groups.start,
+            x: [high.as_chunks().0, low.as_chunks().0],
+            scales: &self.x.scales(row)[groups.clone()],
+            sums: &self.x.sums(row)[groups],
         }
     }
 
@@ -155,62 +166,117 @@ impl Task<'_> {
         }
     }
 
-    /// The micro-kernel: adds the products of a span to the accumulators `y` of 16 outputs, a vector for each row.
+    /// The micro-kernel: adds the products of spans to `y`, a vector of 16 outputs, of which `first_output` is the first and
+    /// `codes` begins with the codes. With `ASK`, prefetches what comes after them meanwhile.
+    ///
+    /// Sums of products stay in registers until they are scaled: with a call for each chunk, which stored them, 4-bit codes
+    /// took a quarter longer in the cache and a tenth from memory (Zen 4).
     ///
     /// # Safety
-    /// The codes of the span are where it says.
+    /// The spans are where they say, and `params` has their groups.
+    #[inline(never)] // Called for a row of codes at a time, it is small enough to keep its numbers in registers.
     #[allow(
         clippy::needless_range_loop,
-        reason = "calls of iterators' adapters stay calls here: a fifth of the time beside 4-bit codes"
+        reason = "calls of iterators' adapters stay calls here: twice the time"
     )]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-    unsafe fn span<const BITS: usize, const CHUNKS: usize, const PLANES: usize>(
+    unsafe fn add<
+        const BITS: usize,
+        const CHUNKS: usize,
+        const PLANES: usize,
+        const ASK: bool,
+        const IN_ORDER: bool,
+    >(
         &self,
-        span: &Span,
+        spans: &Spans<'_>,
+        codes: &[u8],
+        first_output: usize,
         params: &Params<1>,
-        y: &mut [__m512; FEW_ROWS],
+        y: &mut __m512,
     ) {
-        let Span { from, stride, ahead, ref groups } = *span;
-        let per_group = 4 * CHUNKS * self.weight.group / SPAN;
-        for row in 0..self.rows.len() {
-            let (index, first_row) = (self.rows.start + row, row == 0);
-            let x = self.x.planes(index);
+        let Spans { from, stride, first, x: [high, low], scales, sums } = *spans;
+        let span = SPAN / self.weight.group;
+        let mut sum = *y;
+        for index in 0..high.len() {
+            let first = first + index * span;
+            let groups = first..first + span;
+            let mut ahead = codes.as_ptr();
+            if ASK {
+                self.prefetch_params(first_output, &groups);
+                ahead = Ahead::of::<IN_ORDER>(codes, stride, first * self.group_bytes());
+            }
+            let from = from.wrapping_add(index * CHUNKS * CHUNK);
             let mut quarters = [[_mm512_setzero_si512(); 4]; CHUNKS];
             for chunk in 0..CHUNKS {
-                let at = groups.start * self.weight.group + chunk * (SPAN / CHUNKS);
-                let at = at..at + SPAN / CHUNKS;
-                let x = [&x.high[at.clone()], &x.low[at]];
+                let at = chunk * (SPAN / CHUNKS);
                 let from = from.wrapping_add(chunk * CHUNK);
-                let beside = ahead.beside(chunk);
-                // Codes are prefetched once, between the products of the first row.
+                let ahead =
+                    ahead.wrapping_add(chunk * if IN_ORDER { LANES * CHUNK } else { CHUNK });
+                let x = [&high[index], &low[index]].map(|x| x[at..].as_ptr());
                 // SAFETY: the caller's promise.
-                quarters[chunk] = unsafe {
-                    match (first_row, ahead.in_order) {
-                        (true, true) => {
-                            chunk_sums::<BITS, PLANES, true, true>(from, stride, x, beside)
+                quarters[chunk] =
+                    unsafe { chunk_sums::<BITS, PLANES, ASK, IN_ORDER>(from, stride, x, ahead) };
+            }
+            let (scales, sums) = (&scales[index * span..][..span], &sums[index * span..][..span]);
+            macro_rules! groups_of {
+                ($quarters:literal) => {
+                    for group in 0..4 * CHUNKS / $quarters {
+                        let part = group * $quarters;
+                        let mut dot = quarters[part / 4][part % 4];
+                        for part in part + 1..part + $quarters {
+                            dot = _mm512_add_epi32(dot, quarters[part / 4][part % 4]);
                         }
-                        (true, false) => {
-                            chunk_sums::<BITS, PLANES, true, false>(from, stride, x, beside)
-                        }
-                        (false, _) => {
-                            chunk_sums::<BITS, PLANES, false, false>(from, stride, x, beside)
-                        }
+                        let scale = _mm512_set1_ps(scales[group]);
+                        let codes = _mm512_set1_ps(sums[group]);
+                        let place = ((first + group) % PARAM_GROUPS, 0);
+                        sum = params.chain(place, (scale, codes), dot, sum);
                     }
                 };
             }
-            let quarters = quarters.as_flattened();
-            let (scales, sums) = (self.x.scales(index), self.x.sums(index));
-            for group in 0..groups.len() {
-                let mut dot = quarters[group * per_group];
-                for quarter in 1..per_group {
-                    dot = _mm512_add_epi32(dot, quarters[group * per_group + quarter]);
-                }
-                let group = groups.start + group;
-                let scale = _mm512_set1_ps(scales[group]);
-                let sum = _mm512_set1_ps(sums[group]);
-                y[row] = params.chain((group % PARAM_GROUPS, 0), (scale, sum), dot, y[row]);
+            match 4 * CHUNKS / span {
+                1 => groups_of!(1),
+                2 => groups_of!(2),
+                4 => groups_of!(4),
+                8 => groups_of!(8),
+                _ => unreachable!("groups of 16 codes of a byte, or of 32 and more"),
             }
         }
+        *y = sum;
+    }
+
+    /// The same for some groups of a span, or of fewer outputs: a copy of them, with zeros behind.
+    #[cold]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+    fn add_part<const BITS: usize, const CHUNKS: usize, const PLANES: usize>(
+        &self,
+        codes: &[u8],
+        row: usize,
+        groups: Range<usize>,
+        params: &Params<1>,
+        y: &mut __m512,
+    ) {
+        let row = self.rows.start + row;
+        let row_bytes = self.weight.row_bytes();
+        let padded: [[Line; CHUNKS]; LANES] =
+            padded_rows(codes, row_bytes, groups.start * self.group_bytes());
+        let (mut high, mut low) = ([0; SPAN], [0; SPAN]);
+        let (mut scales, mut sums) = ([0.0; SPAN], [0.0; SPAN]);
+        let x = self.x.planes(row);
+        let inputs = groups.start * self.weight.group..groups.end * self.weight.group;
+        high[..inputs.len()].copy_from_slice(&x.high[inputs.clone()]);
+        low[..inputs.len()].copy_from_slice(&x.low[inputs]);
+        scales[..groups.len()].copy_from_slice(&self.x.scales(row)[groups.clone()]);
+        sums[..groups.len()].copy_from_slice(&self.x.sums(row)[groups.clone()]);
+        let spans = Spans {
+            from: padded.as_ptr().cast(),
+            stride: CHUNKS * CHUNK,
+            first: groups.start,
+            x: [&[high], &[low]],
+            scales: &scales,
+            sums: &sums,
+        };
+        // SAFETY: a copy of that size; parameters past the groups are zeros.
+        unsafe { self.add::<BITS, CHUNKS, PLANES, false, false>(&spans, codes, 0, params, y) };
     }
 }
 
@@ -242,9 +308,9 @@ macro_rules! ask {
 /// bytes behind the ones that it multiplies.
 ///
 /// # Safety
-/// The codes lie at `from` and after it, `stride` bytes apart.
+/// The codes lie at `from` and after it, `stride` bytes apart; the activations at `high` and `low`, one for each of a chunk.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-#[inline(never)] // Inlined, its requests to memory come many at a time: a fifth slower beside 8-bit codes.
+#[inline]
 unsafe fn chunk_sums<
     const BITS: usize,
     const PLANES: usize,
@@ -253,11 +319,12 @@ unsafe fn chunk_sums<
 >(
     mut from: *const u8,
     stride: usize,
-    [high, low]: [&[i8]; 2],
+    [high, low]: [*const i8; 2],
     mut ahead: *const u8,
 ) -> [__m512i; 4] {
     const { assert!(NEAR == 128 && CHUNK == 64, "as written out") };
-    let (high, low) = (operands::<BITS>(high), operands::<BITS>(low));
+    // SAFETY: the caller's promise.
+    let (high, low) = unsafe { (operands::<BITS>(high), operands::<BITS>(low)) };
     let thrice = 3 * stride;
     let mut quads = [_mm512_setzero_si512(); 4];
     for to in &mut quads {
@@ -326,22 +393,21 @@ fn output_sums<const BITS: usize, const PLANES: usize>(
 
 /// What the bytes of a chunk of codes are multiplied with: for half bytes the activations of the
 /// low halves and those of the high ones, else the first of both.
+///
+/// # Safety
+/// At `x` and after it lies an activation for each code of a chunk.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn operands<const BITS: usize>(x: &[i8]) -> (__m512i, __m512i) {
-    let x: &[[i8; CHUNK]] = x.as_chunks().0;
-    // SAFETY: both read whole arrays.
-    let (first, last) = unsafe {
-        let last = x[x.len() - 1].as_ptr();
-        (_mm512_loadu_si512(x[0].as_ptr().cast()), _mm512_loadu_si512(last.cast()))
-    };
-    if BITS == 4 {
-        // 16 even ones, 16 odd ones, and so on.
-        let even = _mm512_shuffle_i32x4::<0x88>(first, last);
-        (even, _mm512_shuffle_i32x4::<0xdd>(first, last))
-    } else {
-        (first, last)
+unsafe fn operands<const BITS: usize>(x: *const i8) -> (__m512i, __m512i) {
+    // SAFETY: the caller's promise.
+    let line = |index: usize| unsafe { _mm512_loadu_si512(x.wrapping_add(index * CHUNK).cast()) };
+    let first = line(0);
+    if BITS != 4 {
+        return (first, first);
     }
+    let last = line(1);
+    // 16 even ones, 16 odd ones, and so on.
+    (_mm512_shuffle_i32x4::<0x88>(first, last), _mm512_shuffle_i32x4::<0xdd>(first, last))
 }
 
 /// Sums of the four lanes of every quarter: lane `i` of a quarter is that of `sums[i]`.
