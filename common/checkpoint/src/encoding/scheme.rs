@@ -32,7 +32,8 @@ pub enum Scheme {
 pub enum Group {
     /// 64: the fewest bytes that lose little.
     Of64,
-    /// 32: weights were codes of 4 bits in such groups before, and stay those but for the rounding of scale and bias.
+    /// 32: weights were codes of 4 or 5 bits in such groups before, and stay those, if they get as many, but for the rounding
+    /// of scale and bias.
     Of32,
 }
 

@@ -13,6 +13,9 @@ use crate::encoding::float::FloatType;
 
 /// Steps between the edges of a range of weights that have been codes of 4 bits; fewer come of a narrower part of them.
 const STEPS_OF_4_BITS: RangeInclusive<u8> = 8..=15;
+/// The same of 4 or 5 bits, in groups of [`GROUP_OF_CODES`], which weights get that have been such codes.
+const STEPS_OF_5_BITS: RangeInclusive<u8> = 8..=31;
+const GROUP_OF_CODES: usize = 32;
 /// How many steps fewer or more are tried, and one for each so many codes: of normal numbers the best were hardly ever
 /// further away.
 const MORE_STEPS: u8 = 3;
@@ -62,7 +65,8 @@ pub(super) fn closest<const GROUP: usize>(
     let about = largest as u8;
     let more = MORE_STEPS + about / MORE_EACH;
     let fewest = about.saturating_sub(more).max(1);
-    let of_codes = STEPS_OF_4_BITS.filter(|&steps| steps < fewest);
+    let of_codes = if GROUP == GROUP_OF_CODES { STEPS_OF_5_BITS } else { STEPS_OF_4_BITS };
+    let of_codes = of_codes.filter(|&steps| steps < fewest);
     let inward = if search == Search::Wide { INWARD } else { 0 };
     for halves in 0..=inward {
         let bias = params.nearest(near + (far - near) * (f32::from(halves) / (2.0 * largest)));
