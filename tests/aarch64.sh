@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The engine's tests on the NEON tier: compiled for AArch64 and run by qemu's user emulation.
 #
-# Needs a Rust compiler whose standard library for aarch64-unknown-linux-gnu is installed, a linker and
-# an emulator; each can be named by a variable of the environment:
+# Needs a Rust compiler whose standard library for aarch64-unknown-linux-gnu is installed, a C compiler, which is the linker,
+# too, and an emulator; each can be named by a variable of the environment:
 #   AARCH64_RUSTC   default: rustc, else Debian's /usr/bin/rustc
 #   AARCH64_LINKER  default: aarch64-linux-gnu-gcc
 #   AARCH64_RUNNER  default: qemu-aarch64-static
@@ -67,6 +67,7 @@ done
 # and nothing more is done when all is linked. (A profile for "every package" would hold for procedural macros and
 # build scripts, too, which nobody waits for.) What candle computes is no kernel of ours, and much to build.
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=$((2 * $(nproc))) CARGO_PROFILE_RELEASE_OPT_LEVEL=1
+export CC_aarch64_unknown_linux_gnu=${CC_aarch64_unknown_linux_gnu:-$linker}
 export RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
 kernels='profile.release.package.cake-engine.opt-level=2'
 # One of each type and encoding of weights, and of each kind of operation; and of cases that chance makes, fewer.

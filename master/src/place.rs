@@ -1,4 +1,6 @@
 //! Where the master's own weights lie: its layers and its head, mapped or copied as a worker's are.
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 use cake_engine::{Placement, Weights, placement};
@@ -8,6 +10,8 @@ use cake_engine::{Placement, Weights, placement};
 pub struct OwnWeights {
     wanted: Weights,
     placement: Placement,
+    /// Whether any were put anywhere, so that what can be measured of them was.
+    settled: AtomicBool,
 }
 
 /// Why they cannot be there.
@@ -35,7 +39,13 @@ pub enum Error {
 impl OwnWeights {
     /// Weights lie where `wanted` says; `lock` keeps the system from dropping or swapping them.
     pub fn new(wanted: Weights, lock: bool) -> Self {
-        Self { wanted, placement: Placement::new(wanted, lock) }
+        Self { wanted, placement: Placement::new(wanted, lock), settled: AtomicBool::new(false) }
+    }
+
+    /// Whether weights were put anywhere before. What is measured then is measured once, and others should be quiet
+    /// meanwhile.
+    pub fn has_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
     }
 
     /// Bytes that copying takes beside the weights, if it was asked for.
@@ -68,6 +78,7 @@ impl OwnWeights {
                 (Err(_), Weights::Map | Weights::Auto) => 0,
             };
         self.placement.settle(&mut [tensors], room, threads, &mut || Ok::<_, Error>(()))?;
+        self.settled.store(true, Ordering::Relaxed);
         Ok(())
     }
 

@@ -38,9 +38,13 @@ struct EndsLoader {
 }
 
 impl Prepared {
-    /// Loads everything: the master's own layers, which come first where memory is short, its ends, and the stages of the
-    /// workers; these two beside each other if this machine has room for both, as workers may be processes of it. Blobs
-    /// found damaged on workers are pushed once more, which `pushed` then includes.
+    /// Loads everything: the master's own layers first, since memory may be short for them, then its ends and the stages of the
+    /// workers; these two beside each other if this machine has room for both, as workers may be processes of it, and if
+    /// nothing of it is still to be measured. Blobs found damaged on workers are pushed once more, which `pushed` then
+    /// includes.
+    ///
+    /// # Errors
+    /// [`Error`]; whatever was loaded is put away then.
     pub(crate) async fn load(&self, pushed: &mut PushReport) -> Result<(Pipeline, Ends), Error> {
         let local = block_in_place(|| self.local_stage())?;
         let loader = EndsLoader {
@@ -52,8 +56,9 @@ impl Prepared {
             later: self.local_plan().map_or(0, |stage| stage.memory.beside_weights()),
         };
         let stages = self.remotes().into_iter().map(|(stage, _)| stage.memory.total());
-        let all = stages.fold(loader.bytes(), u64::saturating_add);
-        let (pipeline, ends) = if all <= cake_platform::default_budget(0).bytes {
+        let free = cake_platform::default_budget(0).bytes;
+        let together = self.own_weights.has_settled() && has_room(loader.bytes(), stages, free);
+        let (pipeline, ends) = if together {
             let ends = spawn_blocking(move || loader.load());
             // Both are waited for: nothing is loading any more once this has failed.
             let (pipeline, ends) = tokio::join!(self.open_with(local, pushed), ends);
@@ -64,7 +69,6 @@ impl Prepared {
         match ends {
             Ok(ends) => Ok((pipeline, ends)),
             Err(error) => {
-                // Nothing is held then.
                 spawn_blocking(move || pipeline.close()).await.ok();
                 Err(error)
             }
@@ -202,7 +206,7 @@ impl Prepared {
 }
 
 impl EndsLoader {
-    /// Bytes that it takes at most.
+    /// Bytes that it takes at most, and that the master's own stage takes after it.
     fn bytes(&self) -> u64 {
         self.model.ends_bytes().saturating_add(self.later)
     }
@@ -218,9 +222,26 @@ impl EndsLoader {
     }
 }
 
+/// Whether the ends of so many bytes fit into `free` ones beside those of all `stages`, wherever these are.
+fn has_room(ends: u64, stages: impl Iterator<Item = u64>, free: u64) -> bool {
+    stages.fold(ends, u64::saturating_add) <= free
+}
+
 /// Remembers what loading measured of the processor.
 fn keep_tuning(state: &State) {
     if let Err(error) = cake_stage::keep_tuning(state.directory(), &cake_platform::processor()) {
         tracing::warn!(%error, "what was measured of the processor will be measured again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_have_room_beside_all_stages_or_wait_for_them() {
+        let beside = |stages: &[u64], free| has_room(10, stages.iter().copied(), free);
+        assert!(beside(&[5, 7], 22) && !beside(&[5, 7], 21), "all of them count");
+        assert!(beside(&[], 10) && !beside(&[u64::MAX], u64::MAX - 1), "and no sum is too large");
     }
 }

@@ -29,7 +29,8 @@ impl Checkpoint {
     /// they were before somebody widened them if most of a sample of matrices is said by such codes nearly without a loss in
     /// groups of 32, and with one in groups of 64. A file of headers alone shows nothing: its groups are of 64.
     ///
-    /// Fewer bits than they had lose less in such groups, too: steps twice as large meet every other code.
+    /// Codes of 5 bits in groups of 64 that use few of these count as of 32: they cost half a bit more so, and stay what they
+    /// are.
     ///
     /// Looked for once, but for weights that cannot be read: these give no answer here, but an error to whoever reads them
     /// whole.

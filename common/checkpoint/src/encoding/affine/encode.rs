@@ -16,7 +16,7 @@ use crate::encoding::encode_error::EncodeError;
 use crate::encoding::float::FloatType;
 
 /// Changes whenever the same weights give other bytes than before.
-pub const ENCODER_VERSION: u32 = 2;
+pub const ENCODER_VERSION: u32 = 3;
 /// Changes whenever the same weights give other bytes than before where their errors do not all count the same, and those
 /// where they do stay.
 pub const WEIGHED_VERSION: u32 = 2;
@@ -244,6 +244,42 @@ fn not_finite(group: &[f32], start: usize) -> EncodeError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Digest;
+
+    /// What was made once is found again by its version: who changes these bytes changes one of both numbers.
+    #[test]
+    fn bytes_change_with_their_versions() {
+        let mixed = |at: u32| (at ^ at >> 15).wrapping_mul(0x85eb_ca6b);
+        let number = |at: u32| mixed(at.wrapping_mul(0x9e37_79b9)) as f32 / u32::MAX as f32;
+        let normal = |at: u32| (0..4).map(|it| number(at * 4 + it) - 0.5).sum::<f32>();
+        // Half of them on steps of their own.
+        let weight = |at: u32| match at / 128 % 2 {
+            0 => normal(at),
+            _ => (normal(at) * 10.0).round() * (0.1 + (at / 32 % 7) as f32 * 0.01),
+        };
+        let values: Vec<f32> = (1..=128 * 24).map(weight).collect();
+        let counts: Vec<f32> = (1..=values.len() as u32).map(|at| 0.1 + number(at)).collect();
+        let (mut alike, mut counted) = (Vec::new(), Vec::new());
+        for bits in [2, 3, 4, 5, 6, 8] {
+            for format in [32, 64, 128].map(|group| Affine::new(bits, group).unwrap()) {
+                for (counts, all) in [(None, &mut alike), (Some(&counts[..]), &mut counted)] {
+                    let mut packed = encode_rows(&values, format, FloatType::BF16).unwrap();
+                    let Packed { codes, scales, biases } = &mut packed;
+                    let sink =
+                        Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
+                    encode_into(&values, counts, format, FloatType::BF16, sink).unwrap();
+                    let parts = [&packed.codes, &packed.scales, &packed.biases];
+                    parts.iter().for_each(|part| all.extend_from_slice(part));
+                }
+            }
+        }
+        let seen = [&alike, &counted].map(|bytes| Digest::of(bytes).to_string()[..16].to_owned());
+        let versions = (ENCODER_VERSION, WEIGHED_VERSION);
+        assert_eq!(
+            (versions, seen),
+            ((3, 2), ["5e1aaf2bf414c584", "b397a62c64424277"].map(str::to_owned))
+        );
+    }
 
     #[test]
     fn wider_registers_give_the_same_bytes() {

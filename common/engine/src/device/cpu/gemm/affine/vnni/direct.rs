@@ -11,7 +11,7 @@ use super::super::activations::Activations;
 use super::super::call::Call;
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Acts, Bits, MAX_GROUP};
+use crate::device::cpu::gemm::weight::{Acts, Bits, MAX_GROUP, SHORT_GROUP};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::{Avx512Vnni, Line};
@@ -118,10 +118,13 @@ impl Task<'_> {
                         (true, false) => Self::add::<BITS, CHUNKS, PLANES, true, false>,
                         (false, _) => Self::add::<BITS, CHUNKS, PLANES, false, false>,
                     };
-                    // SAFETY: these spans are there.
+                    // SAFETY: `whole` are whole spans of 16 outputs, or none; their parameters are held.
                     unsafe { add(self, &spans, codes, first_output, &params, y) };
                     for start in (whole.end..held.end).step_by(span) {
                         let groups = start..(start + span).min(held.end);
+                        if row == 0 && in_order {
+                            self.ask_part(codes, first_output, &groups);
+                        }
                         self.add_part::<BITS, CHUNKS, PLANES>(codes, row, groups, &params, y);
                     }
                 }
@@ -163,6 +166,16 @@ impl Task<'_> {
                 prefetch(params.as_ptr().wrapping_add(next + block));
                 prefetch_near(params.as_ptr().wrapping_add(next));
             }
+        }
+    }
+
+    /// Prefetches beside some groups that are no whole span what is prefetched beside whole ones, in the order that rows lie in.
+    fn ask_part(&self, codes: &[u8], first_output: usize, groups: &Range<usize>) {
+        self.prefetch_params(first_output, groups);
+        let at = groups.start * self.group_bytes();
+        let ahead = Ahead::of::<true>(codes, self.weight.row_bytes(), at);
+        for byte in (0..LANES * groups.len() * self.group_bytes()).step_by(CACHE_LINE) {
+            prefetch(ahead.wrapping_add(byte));
         }
     }
 
@@ -260,7 +273,7 @@ impl Task<'_> {
         let padded: [[Line; CHUNKS]; LANES] =
             padded_rows(codes, row_bytes, groups.start * self.group_bytes());
         let (mut high, mut low) = ([0; SPAN], [0; SPAN]);
-        let (mut scales, mut sums) = ([0.0; SPAN], [0.0; SPAN]);
+        let (mut scales, mut sums) = ([0.0; SPAN / SHORT_GROUP], [0.0; SPAN / SHORT_GROUP]);
         let x = self.x.planes(row);
         let inputs = groups.start * self.weight.group..groups.end * self.weight.group;
         high[..inputs.len()].copy_from_slice(&x.high[inputs.clone()]);

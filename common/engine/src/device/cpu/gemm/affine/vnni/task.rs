@@ -49,7 +49,8 @@ impl Task<'_> {
     }
 
     /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of
-    /// outputs from `outputs.start` on; those past the end are of no meaning. Prefetches those of the
+    /// outputs from `outputs.start` on; those past the last output are of no meaning, those past the last group are zeros
+    /// where `groups` ends with the matrix's, so that whole spans of groups can be computed with. Prefetches those of the
     /// outputs behind if `ask`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
     pub(crate) fn fill_params<const V: usize>(
