@@ -1,8 +1,8 @@
 //! Where the master's own weights lie: its layers and its head, mapped or copied as a worker's are.
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
+use cake_checkpoint::{Encoding, HUGE_PAGE_BYTES, MappedTensor};
 use cake_engine::{Placement, Weights, placement};
 
 /// Puts the master's own weights where they shall lie; remembers what it measured, for whatever is loaded after it.
@@ -10,8 +10,8 @@ use cake_engine::{Placement, Weights, placement};
 pub struct OwnWeights {
     wanted: Weights,
     placement: Placement,
-    /// Whether any were put anywhere, so that what can be measured of them was.
-    settled: AtomicBool,
+    /// How ends were stored that lie where they shall, so that what can be measured of such was.
+    seen: Mutex<Vec<Encoding>>,
 }
 
 /// Why they cannot be there.
@@ -39,13 +39,20 @@ pub enum Error {
 impl OwnWeights {
     /// Weights lie where `wanted` says; `lock` keeps the system from dropping or swapping them.
     pub fn new(wanted: Weights, lock: bool) -> Self {
-        Self { wanted, placement: Placement::new(wanted, lock), settled: AtomicBool::new(false) }
+        Self { wanted, placement: Placement::new(wanted, lock), seen: Mutex::default() }
     }
 
-    /// Whether weights were put anywhere before. What is measured then is measured once, and others should be quiet
-    /// meanwhile.
-    pub fn has_settled(&self) -> bool {
-        self.settled.load(Ordering::Relaxed)
+    /// Whether ends that are stored so were put anywhere before. What is measured then is measured once, and others should be
+    /// quiet meanwhile.
+    pub fn has_seen(&self, encoding: Encoding) -> bool {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).contains(&encoding)
+    }
+
+    /// Remembers that they were.
+    pub fn note_seen(&self, encoding: Encoding) {
+        if !self.has_seen(encoding) {
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(encoding);
+        }
     }
 
     /// Bytes that copying takes beside the weights, if it was asked for.
@@ -78,7 +85,6 @@ impl OwnWeights {
                 (Err(_), Weights::Map | Weights::Auto) => 0,
             };
         self.placement.settle(&mut [tensors], room, threads, &mut || Ok::<_, Error>(()))?;
-        self.settled.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -107,9 +113,21 @@ fn room(weights: u64, later: u64, free: u64) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
+    use cake_checkpoint::FloatType;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn ends_that_are_stored_otherwise_are_new() {
+        let own = OwnWeights::default();
+        let [one, other] = [FloatType::F16, FloatType::BF16].map(Encoding::Float);
+        assert!(!own.has_seen(one));
+        own.note_seen(one);
+        own.note_seen(one);
+        assert!(own.has_seen(one) && !own.has_seen(other));
+    }
 
     #[test]
     fn a_copy_needs_room_for_what_comes_later_and_for_one_piece() {

@@ -57,7 +57,8 @@ impl Prepared {
         };
         let stages = self.remotes().into_iter().map(|(stage, _)| stage.memory.total());
         let free = cake_platform::default_budget(0).bytes;
-        let together = self.own_weights.has_settled() && has_room(loader.bytes(), stages, free);
+        let is_known = self.own_weights.has_seen(self.model.head_encoding());
+        let together = is_known && has_room(loader.bytes(), stages, free);
         let (pipeline, ends) = if together {
             let ends = spawn_blocking(move || loader.load());
             // Both are waited for: nothing is loading any more once this has failed.
@@ -216,6 +217,7 @@ impl EndsLoader {
         let mut weights = self.model.ends()?;
         let whole = weights.read_whole();
         self.own_weights.settle(whole, u64::MAX, self.later, self.options.threads)?;
+        self.own_weights.note_seen(self.model.head_encoding());
         keep_tuning(&self.state);
         self.own_weights.keep(weights.embedding.parts.iter())?;
         Ok(Ends::new(&self.model.checkpoint.config, weights, &self.options)?)
