@@ -43,7 +43,7 @@ pub struct Model {
     blobs: Arc<[OnceLock<BlobFacts>]>,
 }
 
-/// What is known of a layer's blob from the headers, and what [`Checkpoint::group`] finds.
+/// What is known of a layer's blob from the headers, and what [`Checkpoint::becomes`] finds.
 #[derive(Clone, Debug, Default)]
 struct BlobFacts {
     bytes: u64,
@@ -120,7 +120,7 @@ impl Model {
         })
     }
 
-    /// Bytes of that blob, header included: from the headers, and what [`Checkpoint::group`] finds.
+    /// Bytes of that blob, header included: from the headers, and what [`Checkpoint::becomes`] finds.
     pub fn blob_bytes(&self, layer: usize) -> u64 {
         self.facts(layer).bytes
     }
@@ -218,7 +218,7 @@ impl Model {
     pub fn head_encoding(&self) -> Encoding {
         let checkpoint = &self.checkpoint;
         let head = checkpoint.head_matrix().unwrap_or_else(|| checkpoint.embedding_matrix());
-        head.encoded(self.scheme)
+        head.encoded(checkpoint, self.scheme)
     }
 
     /// How the matrices of the layers are stored where they are computed with: each encoding once, as they come.
@@ -245,7 +245,7 @@ impl Model {
     /// those of the head.
     pub fn ends_bytes(&self) -> u64 {
         let checkpoint = &self.checkpoint;
-        let bytes = |matrix: &MatrixTensors<'_>| matrix.encoded_bytes(self.scheme);
+        let bytes = |matrix: &MatrixTensors<'_>| matrix.encoded_bytes(checkpoint, self.scheme);
         let (embedding, head) = (checkpoint.embedding_matrix(), checkpoint.head_matrix());
         let product = bytes(head.as_ref().unwrap_or(&embedding));
         let permille = DeviceKind::default().resident_permille(self.head_encoding());

@@ -56,8 +56,8 @@ pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
     Affine, AprType, Bnb, Codec, ColumnSquares, Counts, EncodeError, Encoding, EncodingParseError,
-    FloatType, Fp4, Fp8, GgmlType, Group, Importance, Integer, Levels, ModuleFormat, Part,
-    PartSpec, RowsAt, Scheme, SchemeParseError, Unpacked, e8m0,
+    FloatType, Fp4, Fp8, GgmlType, Importance, Integer, Levels, ModuleFormat, Part, PartSpec,
+    RowsAt, Scheme, SchemeParseError, Unpacked, e8m0,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

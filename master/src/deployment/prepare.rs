@@ -64,8 +64,8 @@ pub(crate) async fn prepare(
     let mut refused = None;
     let mut probing = Probing::asked(&request);
     // Sizes depend on a sample of weights, which is remembered.
-    if request.encode.turns() {
-        block_in_place(|| checkpoint.group());
+    if request.encode.is_codes() {
+        block_in_place(|| checkpoint.look_for_codes());
     }
     let slack = if request.hurry { WORTH.recip() - 1.0 } else { 0.0 };
     let mut is_weighed = false;

@@ -120,9 +120,9 @@ impl Encode {
         &self.0
     }
 
-    /// Whether any of them turns weights into something.
-    pub(crate) fn turns(&self) -> bool {
-        self.0.iter().any(|scheme| *scheme != Scheme::AsStored)
+    /// Whether any of them turns weights into codes.
+    pub(crate) fn is_codes(&self) -> bool {
+        self.0.iter().any(|scheme| scheme.is_codes())
     }
 
     /// Whether it matters to any of them which errors count.

@@ -44,7 +44,7 @@ impl Manifests {
         (0..self.layers.len()).map(|layer| self.known(layer).cloned()).collect()
     }
 
-    /// Bytes of a layer's blob: from the headers, and what [`cake_checkpoint::Checkpoint::group`] finds.
+    /// Bytes of a layer's blob: from the headers, and what [`cake_checkpoint::Checkpoint::becomes`] finds.
     pub fn blob_bytes(&self, layer: usize) -> u64 {
         self.model.blob_bytes(layer)
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::codes::is_plain_matrix;
 use super::digest::Digest;
-use super::group::is_plain_matrix;
 use crate::catalog::{Checkpoint, Tensor};
 use crate::encoding::{Counts, Importance};
 

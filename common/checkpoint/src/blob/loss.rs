@@ -2,10 +2,9 @@
 
 use rayon::prelude::*;
 
-use super::tensor::becomes;
+use super::tensor::is_packable;
 use crate::catalog::{Checkpoint, Tensor};
-use crate::dtype::Dtype;
-use crate::encoding::{EncodeError, Encoding, FloatType, RowsAt, Scheme};
+use crate::encoding::{Encoding, FloatType, Scheme, there_and_back};
 use crate::error::Error;
 
 /// Rows that are looked at of each matrix, as far apart as they can be.
@@ -22,11 +21,11 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`] if weights cannot be read, [`Error::Encode`] if they cannot be encoded.
     pub fn encoding_loss(&self, layer: usize, scheme: Scheme) -> Result<f64, Error> {
-        let Some(to) = self.layers_become(scheme) else { return Ok(0.0) };
-        let tensors = self.layer_tensors(layer);
-        let changed: Vec<_> = tensors.into_iter().filter(|tensor| becomes(tensor, to)).collect();
+        let tensors = self.layer_tensors(layer).into_iter();
+        let each = tensors.filter_map(|tensor| Some((tensor, self.becomes(&tensor.name, scheme)?)));
+        let changed: Vec<_> = each.filter(|(tensor, to)| is_packable(tensor, *to)).collect();
         let apart = changed.len().div_ceil(MATRICES).max(1);
-        let loss_of = |tensor: &Tensor| -> Result<Option<f64>, Error> {
+        let loss_of = |(tensor, to): (&Tensor, Encoding)| -> Result<Option<f64>, Error> {
             let (&[rows, columns], Some(float)) = (&tensor.shape[..], FloatType::of(tensor.dtype))
             else {
                 return Ok(None); // None that is packable.
@@ -55,30 +54,9 @@ impl Checkpoint {
         let losses = changed.into_par_iter().step_by(apart).map(loss_of);
         let losses = losses.collect::<Result<Vec<Option<f64>>, Error>>()?;
         let count = losses.iter().flatten().count();
-        Ok(losses.iter().flatten().sum::<f64>() / count.max(1) as f64)
+        // Of none, the sum is a negative zero.
+        Ok(losses.iter().flatten().fold(0.0, |all, loss| all + loss) / count.max(1) as f64)
     }
-}
-
-/// A row as it is once it was encoded, and decoded again; errors count as `counts` says.
-pub(super) fn there_and_back(
-    to: Encoding,
-    float: FloatType,
-    weights: &[f32],
-    counts: Option<&[f32]>,
-) -> Result<Vec<f32>, EncodeError> {
-    let columns = weights.len();
-    let specs = to.parts([1, columns as u64]).unwrap_or_default();
-    let dtypes: Vec<Dtype> = specs.iter().map(|spec| spec.dtype(float.dtype())).collect();
-    let groups = columns / to.encoded_group().unwrap_or(columns.max(1));
-    let units = to.encoded_bytes(float).into_iter();
-    let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
-    let mut out: Vec<Option<&mut [u8]>> = parts.iter_mut().map(|it| Some(&mut it[..])).collect();
-    to.encode(weights, counts, float, &mut out)?;
-    let parts: Vec<(Dtype, &[u8])> =
-        dtypes.into_iter().zip(parts.iter().map(|part| &part[..])).collect();
-    let mut found = vec![0.0; columns];
-    to.decode_rows(RowsAt::start(columns), &parts, &mut found);
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 //! says what those bytes must be, [`Blob`] is the file on a worker's disk.
 
 mod beside;
+mod codes;
 mod counts;
 mod digest;
 mod error;
-mod group;
 mod loss;
 mod manifest;
 mod mapped;

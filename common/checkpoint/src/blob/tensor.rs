@@ -65,8 +65,8 @@ pub fn encoded_tensors<'a>(
     tensors: &[&'a Tensor],
     scheme: Scheme,
 ) -> Vec<BlobTensor<'a>> {
-    let to = checkpoint.layers_become(scheme);
-    tensors.iter().flat_map(|tensor| encoded(tensor, to)).collect()
+    let made = |tensor: &&'a Tensor| encoded(tensor, checkpoint.becomes(&tensor.name, scheme));
+    tensors.iter().flat_map(made).collect()
 }
 
 /// Bytes of what a tensor becomes.
@@ -106,8 +106,8 @@ fn encoded(source: &Tensor, to: Option<Encoding>) -> Vec<BlobTensor<'_>> {
     }
 }
 
-/// Whether a tensor is a matrix of plain numbers that becomes `to`.
-pub(super) fn becomes(source: &Tensor, to: Encoding) -> bool {
+/// Whether a tensor is a matrix of plain numbers that can become `to`.
+pub(super) fn is_packable(source: &Tensor, to: Encoding) -> bool {
     packable(source, to).is_some()
 }
 

@@ -1,7 +1,7 @@
 //! Blobs made from checkpoints: read by the reference library, aligned, verified, refused.
 
+mod codes;
 mod encoded;
-mod group;
 mod narrow;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! A checkpoint that was opened.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -10,7 +10,7 @@ use super::{across, paired, rows_apart, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
-use crate::encoding::{ENCODER_VERSION, Group, Importance, Part, Scheme, WEIGHED_VERSION};
+use crate::encoding::{ENCODER_VERSION, Former, Importance, Part, Scheme, WEIGHED_VERSION};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;
@@ -66,8 +66,10 @@ pub struct Checkpoint {
     /// For each layer: its tensors in blob order, as indices into `tensors`.
     pub(super) layers: Vec<Vec<usize>>,
     pub(super) outer: OuterTensors,
-    /// What [`Checkpoint::group`] found, once someone asked for it.
-    pub(crate) group: OnceLock<Group>,
+    /// What its weights were ([`Checkpoint::becomes`]), once someone asked for it.
+    pub(crate) codes: OnceLock<Former>,
+    /// The weights of keys and values that heads of queries share, once someone asked for them.
+    pub(crate) shared: OnceLock<BTreeSet<String>>,
     /// How much errors count, once someone said so, and the digest of that.
     pub(crate) importance: OnceLock<(Arc<Importance>, Digest)>,
     /// What its blobs may keep of what comes beside codes.
@@ -159,7 +161,8 @@ impl Checkpoint {
             maps: self.maps.clone(),
             layers,
             outer: self.outer.clone(),
-            group: self.group.clone(),
+            codes: self.codes.clone(),
+            shared: self.shared.clone(),
             importance: self.importance.clone(),
             beside: Room::of(MOST_BESIDE),
         })
@@ -325,12 +328,11 @@ impl Checkpoint {
             return Ok(identity);
         }
         // What a scheme makes of weights depends on these.
-        let made = |scheme: &Scheme| match self.layers_become(*scheme) {
-            Some(encoding) => format!("{scheme}={encoding}"),
-            None => scheme.to_string(),
-        };
-        let schemes: Vec<String> = layers.iter().map(made).collect();
+        let schemes: Vec<String> = layers.iter().map(Scheme::to_string).collect();
         let mut text = format!("{identity} {} {ENCODER_VERSION}", schemes.join(" "));
+        for scheme in Scheme::ALL.iter().filter(|scheme| layers.contains(scheme)) {
+            text.push_str(&format!(" {scheme}={}", self.all_become(*scheme)));
+        }
         let weighs = layers.iter().any(|scheme| scheme.weighs_errors());
         if let Some((_, importance)) = self.importance.get().filter(|_| weighs) {
             text.push_str(&format!(" {importance} {WEIGHED_VERSION}"));

@@ -23,16 +23,20 @@ impl MatrixTensors<'_> {
     }
 
     /// Bytes of what [`Checkpoint::encoded_matrix`] makes of it.
-    pub fn encoded_bytes(&self, scheme: Scheme) -> u64 {
+    pub fn encoded_bytes(&self, checkpoint: &Checkpoint, scheme: Scheme) -> u64 {
         match self.parts[..] {
-            [weight] => encoded_bytes(weight, scheme.of_ends()),
+            [weight] => encoded_bytes(weight, checkpoint.end_becomes(&weight.name, scheme)),
             _ => self.bytes(),
         }
     }
 
     /// How [`Checkpoint::encoded_matrix`] stores it.
-    pub fn encoded(&self, scheme: Scheme) -> Encoding {
-        match (self.encoding, scheme.of_ends()) {
+    pub fn encoded(&self, checkpoint: &Checkpoint, scheme: Scheme) -> Encoding {
+        let encoded = match self.parts[..] {
+            [weight] => checkpoint.end_becomes(&weight.name, scheme),
+            _ => None,
+        };
+        match (self.encoding, encoded) {
             (Encoding::Float(_), Some(encoded)) => encoded,
             (encoding, _) => encoding,
         }
@@ -57,7 +61,7 @@ impl Checkpoint {
     }
 
     /// Embedding or head as the master computes with it: mapped as stored, or encoded into memory as
-    /// [`Scheme::of_ends`] says. One that is packed, or whose rows are not whole groups, stays.
+    /// [`Checkpoint::end_becomes`] says. One that is packed, or whose rows are not whole groups, stays.
     ///
     /// # Errors
     /// [`Error::Io`] if it cannot be read or mapped, [`Error::Encode`] or [`Error::Memory`] if it
@@ -67,7 +71,8 @@ impl Checkpoint {
         matrix: &MatrixTensors<'_>,
         scheme: Scheme,
     ) -> Result<MappedMatrix, Error> {
-        if let (&[weight], Some(format)) = (&matrix.parts[..], scheme.of_ends())
+        if let &[weight] = &matrix.parts[..]
+            && let Some(format) = self.end_becomes(&weight.name, scheme)
             && let Some(encoded) = encode_matrix(self, weight, format)?
         {
             return Ok(encoded);

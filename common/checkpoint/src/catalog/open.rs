@@ -111,7 +111,8 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         maps,
         layers,
         outer,
-        group: OnceLock::new(),
+        codes: OnceLock::new(),
+        shared: OnceLock::new(),
         importance: OnceLock::new(),
         beside: Room::of(MOST_BESIDE),
     };

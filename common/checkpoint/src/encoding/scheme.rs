@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::affine::format::Affine;
 use super::fp4::Fp4;
+use super::ggml::GgmlType;
 use super::tag::Encoding;
 
 /// What weights are turned into on their way from the checkpoint. Matrices that the checkpoint
@@ -14,27 +15,17 @@ pub enum Scheme {
     /// As the checkpoint has them.
     #[default]
     AsStored,
-    /// 8 bits in groups of 64.
+    /// 8 bits in groups of 64, or what weights [have been before](Scheme::keeps).
     Q8,
-    /// 6 bits in groups of 64, or of 32 where weights have been codes in such groups before; embedding and head have 8
-    /// bits, as in all that are narrower.
+    /// 6 bits in groups of 64, or what weights have been; embedding and head have 8 bits, or what they have been, as in all
+    /// that are narrower.
     Q6,
-    /// 5 bits in groups likewise.
+    /// 5 bits in groups of 64, or what weights have been.
     Q5,
-    /// 4 bits in groups likewise.
+    /// 4 bits in groups of 64, or what weights have been.
     Q4,
     /// Numbers of 4 bits in groups of 32 with a power of two.
     Mxfp4,
-}
-
-/// How many neighbours share a scale and a bias in what weights become, where there is a choice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Group {
-    /// 64: the fewest bytes that lose little.
-    Of64,
-    /// 32: weights were codes of 4 or 5 bits in such groups before, and stay those, if they get as many, but for the rounding
-    /// of scale and bias.
-    Of32,
 }
 
 /// Why a text is not a scheme.
@@ -52,18 +43,47 @@ impl Scheme {
     pub const ALL: [Scheme; 6] =
         [Scheme::AsStored, Scheme::Q8, Scheme::Q6, Scheme::Q5, Scheme::Q4, Scheme::Mxfp4];
 
-    /// What the matrices of layers become whose weights lie on steps of their own in groups of so many
-    /// ([`Checkpoint::group`](crate::Checkpoint::group)); `None` if they stay.
-    pub const fn of_layers(self, group: Group) -> Option<Encoding> {
-        let formats = match self {
+    /// What the matrices of layers become that were never packed; `None` if they stay.
+    pub const fn of_layers(self) -> Option<Encoding> {
+        let format = match self {
             Scheme::AsStored => return None,
             Scheme::Mxfp4 => return Some(Encoding::Fp4(Fp4::Mx)),
-            Scheme::Q8 => [Affine::Q8, Affine::Q8],
-            Scheme::Q6 => [Affine::Q6, Affine::Q6_32],
-            Scheme::Q5 => [Affine::Q5, Affine::Q5_32],
-            Scheme::Q4 => [Affine::Q4, Affine::Q4_32],
+            Scheme::Q8 => Affine::Q8,
+            Scheme::Q6 => Affine::Q6,
+            Scheme::Q5 => Affine::Q5,
+            Scheme::Q4 => Affine::Q4,
         };
-        Some(Encoding::Affine(formats[group as usize]))
+        Some(Encoding::Affine(format))
+    }
+
+    /// The scheme for keys and values of which each head serves several heads of queries: there are few of them, and errors
+    /// of theirs reach all of these. Of those that a model loses by 4 bits, they make twice to three times their share.
+    pub const fn of_shared(self) -> Scheme {
+        match self {
+            Scheme::Q4 | Scheme::Q5 => Scheme::Q6,
+            Scheme::Q6 => Scheme::Q8,
+            other => other,
+        }
+    }
+
+    /// What those become that were such codes before somebody widened them: those again, if they take at most a bit more for
+    /// each weight than others do; else as many bits as others get, in groups that do not cut across what they were. `None` if
+    /// they are like all others.
+    pub fn keeps(self, codes: Encoding) -> Option<Encoding> {
+        match (self, codes) {
+            // 6 bits with scale and bias.
+            (Scheme::Q4, Encoding::Affine(Affine::Q5_32)) => Some(Encoding::Affine(Affine::Q4_32)),
+            // 6.6 bits with scales.
+            (Scheme::Q4 | Scheme::Q5, Encoding::Ggml(GgmlType::Q6K)) => None,
+            // 8.5 bits with a scale.
+            (Scheme::Q4 | Scheme::Q5 | Scheme::Q6, Encoding::Ggml(GgmlType::Q8_0)) => None,
+            _ => Some(codes),
+        }
+    }
+
+    /// Whether weights become grouped codes, or those that they were.
+    pub const fn is_codes(self) -> bool {
+        matches!(self, Scheme::Q8 | Scheme::Q6 | Scheme::Q5 | Scheme::Q4)
     }
 
     /// Whether weights may be off more or less, as it counts: codes of 8 bits are near enough, and numbers have no choice.

@@ -125,7 +125,7 @@ pub fn to_hub(
         Encode::AsStored => {}
         Encode::Float(float) => config::say_plain(&mut config, float),
         Encode::Affine(scheme) => {
-            if let Some(usual) = checkpoint.layers_become(scheme).and_then(affine) {
+            if let Some(usual) = most_common(&modules).or(scheme.of_layers().and_then(affine)) {
                 modules.retain(|(_, packed)| *packed != Some(usual));
                 config::say_packed(&mut config, usual, &modules);
             }
@@ -256,7 +256,7 @@ fn becomes(
 fn packed_as(checkpoint: &Checkpoint, numbers: &Numbers, scheme: Scheme) -> Option<Encoding> {
     match numbers.is_end {
         true => scheme.of_ends(),
-        false => checkpoint.layers_become(scheme),
+        false => checkpoint.becomes_affine(&numbers.name, scheme).map(Encoding::Affine),
     }
 }
 
@@ -266,6 +266,18 @@ fn affine(encoding: Encoding) -> Option<Affine> {
         Encoding::Affine(format) => Some(format),
         _ => None,
     }
+}
+
+/// The format that most modules have; `None` if none is packed.
+fn most_common(modules: &[(String, Option<Affine>)]) -> Option<Affine> {
+    let mut counts: Vec<(Affine, usize)> = Vec::new();
+    for format in modules.iter().filter_map(|(_, format)| *format) {
+        match counts.iter_mut().find(|(known, _)| *known == format) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((format, 1)),
+        }
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(format, _)| format)
 }
 
 /// The path of the module whose weight has that name.

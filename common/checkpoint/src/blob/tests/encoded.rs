@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use ::safetensors::SafeTensors;
 
-use super::super::loss::there_and_back;
 use super::super::{BlobSource, encoded_tensors};
 use super::{Blob, CHUNK_BYTES, bytes_of};
 use crate::catalog::{Checkpoint, Tensor};
 use crate::dtype::Dtype;
-use crate::encoding::{Affine, ColumnSquares, Encoding, FloatType, Importance, Scheme};
+use crate::encoding::{
+    Affine, ColumnSquares, Encoding, FloatType, Importance, Scheme, there_and_back,
+};
 use crate::error::Error;
 use crate::testing::{TinyCheckpoint, golden, tensors};
 
@@ -47,7 +48,7 @@ fn encoded_at_once(
     let float = FloatType::of(mapped.dtype()).unwrap();
     let mut values = vec![0.0; mapped.bytes().len() / float.bytes()];
     float.widen(mapped.bytes(), &mut values);
-    let encoding = checkpoint.layers_become(scheme).unwrap();
+    let encoding = scheme.of_layers().unwrap();
     let groups = values.len() / encoding.encoded_group().unwrap();
     let units = encoding.encoded_bytes(float).into_iter();
     let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
@@ -149,7 +150,7 @@ fn errors_are_where_they_count_least() {
             for (ending, expected) in encoded_at_once(&checkpoint, &tensor.name, scheme) {
                 assert!(data(&format!("{module}{ending}")) == expected, "{scheme} {module}");
             }
-            let to = checkpoint.layers_become(scheme).unwrap();
+            let to = scheme.of_layers().unwrap();
             let (row, counts) =
                 (first_row(&checkpoint, tensor), checkpoint.counts(tensor).unwrap());
             let error = |counted: Option<&[f32]>| {

@@ -1,0 +1,176 @@
+//! The codes that weights were before somebody widened them.
+
+use std::collections::BTreeMap;
+
+use super::affine::Affine;
+use super::codec::{MatrixShape, RowsAt};
+use super::encode_error::EncodeError;
+use super::float::FloatType;
+use super::ggml::GgmlType;
+use super::tag::Encoding;
+use crate::dtype::Dtype;
+
+/// What is looked for, the fewest bits for each weight first (4.5, 4.5, 5, 5.5, 5.5, 6, 6.6 and 8.5), and the squared error
+/// for each squared weight below which weights were such codes before: rounding them to BF16 made 3e-6 of it at most, where
+/// 5 bits for weights that never were codes make some 2e-3, 6 some 2e-4, and 8 some 2e-5.
+const CODES: [(Encoding, f64); 8] = [
+    (Encoding::Affine(Affine::Q4), 1e-4),
+    (Encoding::Ggml(GgmlType::Q4_0), 1e-4),
+    (Encoding::Affine(Affine::Q4_32), 1e-4),
+    (Encoding::Affine(Affine::Q5), 1e-4),
+    (Encoding::Ggml(GgmlType::Q5_0), 1e-4),
+    (Encoding::Affine(Affine::Q5_32), 1e-4),
+    (Encoding::Ggml(GgmlType::Q6K), 5e-5),
+    (Encoding::Ggml(GgmlType::Q8_0), 6e-6),
+];
+
+/// What matrices were that were codes, by their weights' names without experts' numbers.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Former(BTreeMap<String, Encoding>);
+
+impl Former {
+    /// What the matrix was whose weight has that name.
+    pub(crate) fn of(&self, weight: &str) -> Option<Encoding> {
+        // Names need not be made for what is mostly so: that none were.
+        if self.0.is_empty() { None } else { self.0.get(&Former::of_all(weight)).copied() }
+    }
+
+    /// The name that experts' weights share: without numbers but the first, which is the layer's.
+    pub(crate) fn of_all(name: &str) -> String {
+        let is_number =
+            |part: &&str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
+        let mut layers = 0;
+        let kept = name.split('.').filter(|part| {
+            layers += usize::from(is_number(part));
+            !is_number(part) || layers == 1
+        });
+        kept.collect::<Vec<_>>().join(".")
+    }
+}
+
+impl FromIterator<(String, Encoding)> for Former {
+    fn from_iter<T: IntoIterator<Item = (String, Encoding)>>(found: T) -> Self {
+        Former(found.into_iter().collect())
+    }
+}
+
+impl Encoding {
+    /// Groups with a scale and a bias that are as exact, for who has no blocks; `None` where there are none.
+    pub fn as_affine(self) -> Option<Affine> {
+        match self {
+            Encoding::Affine(format) => Some(format),
+            Encoding::Ggml(GgmlType::Q4_0) => Some(Affine::Q4_32),
+            Encoding::Ggml(GgmlType::Q5_0) => Some(Affine::Q5_32),
+            _ => None,
+        }
+    }
+}
+
+/// Which codes a matrix of that shape was, by stretches of its weights; `None` if none of those that are looked for. A stretch
+/// of zeros shows nothing.
+pub(crate) fn former_codes(stretches: &[Vec<f32>], shape: MatrixShape) -> Option<Encoding> {
+    let is_exact = |to: Encoding, most: f64, weights: &[f32]| {
+        to.parts([1, weights.len() as u64])?;
+        // Scales of 32 bits where there is a choice: what 16 would round is no error of the codes.
+        let found = there_and_back(to, FloatType::F32, weights, None).ok()?;
+        let missed = weights.iter().zip(&found).map(|(weight, it)| f64::from(weight - it).powi(2));
+        Some(missed.sum::<f64>() < squares(weights) * most)
+    };
+    let shown: Vec<_> = stretches.iter().filter(|weights| squares(weights) > 0.0).collect();
+    let are_exact = |&(to, most): &(Encoding, f64)| {
+        !shown.is_empty()
+            && to.parts(shape).is_some()
+            && shown.iter().all(|weights| is_exact(to, most, weights) == Some(true))
+    };
+    CODES.into_iter().find(are_exact).map(|(were, _)| were)
+}
+
+fn squares(weights: &[f32]) -> f64 {
+    weights.iter().map(|&weight| f64::from(weight).powi(2)).sum()
+}
+
+/// A row as it is once it was encoded, and decoded again; errors count as `counts` says.
+pub(crate) fn there_and_back(
+    to: Encoding,
+    float: FloatType,
+    weights: &[f32],
+    counts: Option<&[f32]>,
+) -> Result<Vec<f32>, EncodeError> {
+    let columns = weights.len();
+    let specs = to.parts([1, columns as u64]).unwrap_or_default();
+    let dtypes: Vec<Dtype> = specs.iter().map(|spec| spec.dtype(float.dtype())).collect();
+    let groups = columns / to.encoded_group().unwrap_or(columns.max(1));
+    let units = to.encoded_bytes(float).into_iter();
+    let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
+    let mut out: Vec<Option<&mut [u8]>> = parts.iter_mut().map(|it| Some(&mut it[..])).collect();
+    to.encode(weights, counts, float, &mut out)?;
+    let parts: Vec<(Dtype, &[u8])> =
+        dtypes.into_iter().zip(parts.iter().map(|part| &part[..])).collect();
+    let mut found = vec![0.0; columns];
+    to.decode_rows(RowsAt::start(columns), &parts, &mut found);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Digest;
+    use crate::encoding::ENCODER_VERSION;
+
+    /// Sums of four numbers of an even distribution: nearly normal.
+    fn normal(at: u32) -> f32 {
+        let mixed = |at: u32| (at ^ at >> 15).wrapping_mul(0x85eb_ca6b);
+        let number = |at: u32| mixed(at.wrapping_mul(0x9e37_79b9)) as f32 / u32::MAX as f32;
+        (1..=4).map(|it| number(at * 4 + it) - 0.5).sum()
+    }
+
+    #[test]
+    fn what_was_encoded_and_widened_is_known_again_and_nothing_else() {
+        let shape = [4, 1024];
+        for seed in 0..8u32 {
+            let weights: Vec<f32> = (0..1024).map(|at| normal(seed * 1024 + at) * 0.1).collect();
+            assert_eq!(former_codes(std::slice::from_ref(&weights), shape), None, "seed {seed}");
+            for (were, _) in CODES {
+                let codes = there_and_back(were, FloatType::BF16, &weights, None).unwrap();
+                for float in [FloatType::F32, FloatType::F16, FloatType::BF16] {
+                    let mut bytes = vec![0; codes.len() * float.bytes()];
+                    float.narrow(&codes, &mut bytes).unwrap();
+                    let mut widened = vec![0.0; codes.len()];
+                    float.widen(&bytes, &mut widened);
+                    let known = former_codes(&[vec![0.0; 256], widened.clone()], shape);
+                    assert_eq!(known, Some(were), "seed {seed}, {float:?}");
+                    let mixed = [widened, weights.clone()];
+                    assert_eq!(former_codes(&mixed, shape), None, "but for a part of it");
+                }
+            }
+        }
+        assert_eq!(former_codes(&[vec![0.0; 256]], shape), None, "nothing to see");
+    }
+
+    #[test]
+    fn names_of_experts_are_one() {
+        let name = |name: &str| Former::of_all(name);
+        assert_eq!(
+            name("model.layers.3.mlp.experts.17.up_proj.weight"),
+            "model.layers.3.mlp.experts.up_proj.weight"
+        );
+        assert_eq!(name("a..b.12.w1.weight"), "a..b.12.w1.weight");
+    }
+
+    /// What was made once is found again by its version: who changes these bytes changes that.
+    #[test]
+    fn bytes_of_blocks_change_with_their_version() {
+        let weights: Vec<f32> = (0..256 * 24).map(normal).collect();
+        let mut all = Vec::new();
+        for (to, _) in CODES {
+            let units = to.encoded_bytes(FloatType::BF16).into_iter();
+            let groups = weights.len() / to.encoded_group().unwrap();
+            let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
+            let mut out: Vec<_> = parts.iter_mut().map(|it| Some(&mut it[..])).collect();
+            to.encode(&weights, None, FloatType::BF16, &mut out).unwrap();
+            parts.iter().for_each(|part| all.extend_from_slice(part));
+        }
+        let seen = Digest::of(&all).to_string()[..16].to_owned();
+        assert_eq!((ENCODER_VERSION, &*seen), (3, "21869a6451473177"));
+    }
+}
