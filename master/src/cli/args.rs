@@ -154,7 +154,7 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "f32|f16|q8")]
     pub kv: Option<KvDtype>,
     /// Turn weights into 8, 6, 5 or 4 bits on their way to the workers, or into numbers of 4 bits (mxfp4); embedding and
-    /// head then have 8, and what was codes before somebody widened it those again. auto takes the widest that fits, and
+    /// head then have 8. What was codes before somebody widened it becomes those again in 8 to 4 bits. auto takes the widest that fits, and
     /// layers that lose most get more where memory is left.
     #[arg(long, value_name = "as-stored|q8|q6|q5|q4|mxfp4|auto", default_value = "as-stored")]
     pub encode: Encode,

@@ -6,7 +6,7 @@ use super::bandwidth::read_bandwidth;
 use super::cluster::{Ask, Run, pinned};
 use super::files;
 use super::lab::Lab;
-use super::models::{CUT, ONE_B, one_b};
+use super::models::{CUT, ONE_B, active_bytes, one_b};
 use super::peers::{Peers, Rates};
 use super::quiet::undisturbed;
 use super::rates::{median, medians, rates};
@@ -25,8 +25,7 @@ struct Kind {
     encode: &'static str,
     /// The peer's file of about the same precision.
     gguf: &'static str,
-    /// Bytes of weights that a token reads: layers, then head.
-    layer_bits: f64,
+    /// Bits of a weight of the head.
     head_bits: f64,
     /// What is asked of processors with tiles of bf16 and bytes (AMX), and of all others.
     with_tiles: Bars,
@@ -55,7 +54,6 @@ const KINDS: [Kind; 3] = [
     Kind {
         encode: AS_STORED,
         gguf: "bf16",
-        layer_bits: 16.0,
         head_bits: 16.0,
         with_tiles: Bars { decode: 1.2, part: 0.85, prefill: 1.0, workers: 1.15 },
         others: Bars { decode: 1.05, part: 0.85, prefill: 1.0, workers: 1.0 },
@@ -63,7 +61,6 @@ const KINDS: [Kind; 3] = [
     Kind {
         encode: "q8",
         gguf: "q8_0",
-        layer_bits: 8.0 + GROUPED,
         head_bits: 8.0 + GROUPED,
         with_tiles: Bars { decode: 1.05, part: 0.86, prefill: 1.8, workers: 1.5 },
         others: Bars { decode: 1.05, part: 0.85, prefill: 1.8, workers: 1.4 },
@@ -71,7 +68,6 @@ const KINDS: [Kind; 3] = [
     Kind {
         encode: "q4",
         gguf: "q4_0",
-        layer_bits: 4.0 + GROUPED,
         head_bits: 8.0 + GROUPED,
         with_tiles: Bars { decode: 1.15, part: 0.85, prefill: 1.8, workers: 2.3 },
         others: Bars { decode: 1.05, part: 0.85, prefill: 1.8, workers: 2.0 },
@@ -130,7 +126,8 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         }
     }
     for (kind, seen) in KINDS.iter().zip(&seen) {
-        report(kind, seen, &torch, peers, table);
+        let bytes = active_bytes(&model, &one_b(), kind.encode.parse()?, kind.head_bits)?;
+        report((kind, bytes), seen, &torch, peers, table);
     }
     Ok(())
 }
@@ -145,12 +142,15 @@ fn bandwidth(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn report(kind: &Kind, seen: &Seen, torch: &[f64], peers: Option<&Peers>, table: &mut Table) {
+/// Tells what an encoding reached, of whose weights a token reads so many `bytes`.
+fn report(
+    (kind, bytes): (&Kind, f64),
+    seen: &Seen,
+    torch: &[f64],
+    peers: Option<&Peers>,
+    table: &mut Table,
+) {
     let name = kind.encode;
-    let shape = one_b();
-    let head = (shape.hidden_size * shape.vocab_size) as f64;
-    let layers = shape.layers as f64 * shape.layer_bytes() as f64 / 2.0; // Two bytes per weight.
-    let bytes = (layers * kind.layer_bits + head * kind.head_bits) / 8.0;
     let (ours, over) = (medians(&seen.ours), medians(&seen.over));
     let bars = if has_tiles() { kind.with_tiles } else { kind.others };
     let alone = Decoded::new(&seen.ours, &seen.memory, bytes);

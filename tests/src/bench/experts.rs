@@ -1,15 +1,14 @@
 //! A mixture of experts in 4 bits: prefill and decode, alone and over two pinned workers, beside llama.cpp.
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use cake_checkpoint::{Checkpoint, Scheme};
-use cake_master::model::Model;
+use anyhow::Result;
+use cake_checkpoint::Scheme;
 use cake_tests::ModelShape;
 
 use super::cluster::Ask;
 use super::files;
 use super::lab::Lab;
+use super::models::active_bytes;
 use super::peers::Rates;
 use super::rates::{median, medians};
 use super::rewrite::{GGUF_Q4, write};
@@ -86,19 +85,6 @@ fn judge(
     };
     row("prefill 512, 2 threads", ours.prefill, peer.prefill, 1.5);
     row("decode over 2 pinned workers of 1 thread", over.decode, rpc.decode, 2.0);
-}
-
-/// Bytes of weights that a decoded token reads: of layers, and of the head with so many bits for each of its numbers.
-pub(super) fn active_bytes(
-    model: &Path,
-    shape: &ModelShape,
-    scheme: Scheme,
-    head_bits: f64,
-) -> Result<f64> {
-    let checkpoint = Checkpoint::open(model.to_str().context("the model's path is not UTF-8")?)?;
-    let model = Model::new(Arc::new(checkpoint), scheme);
-    let layers: u64 = (0..shape.layers).map(|layer| model.active_bytes(layer)).sum();
-    Ok(layers as f64 + (shape.hidden_size * shape.vocab_size) as f64 * head_bits / 8.0)
 }
 
 /// The same model as the peer reads it, made unless an earlier run made it.

@@ -6,8 +6,8 @@ use cake_tests::{Cgroup, Master, ModelShape, TestWorker, WorkerOptions};
 
 use super::bandwidth::read_bandwidth;
 use super::cluster::Ask;
-use super::experts::active_bytes;
 use super::lab::Lab;
+use super::models::active_bytes;
 use super::table::{Measured, Table};
 
 pub(super) const BAR: &str = "plans, pushes (master ≤ 150 MiB), answers, no kill";

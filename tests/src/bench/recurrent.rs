@@ -7,9 +7,9 @@ use cake_tests::ModelShape;
 
 use super::cluster::Ask;
 use super::engine::alone;
-use super::experts::active_bytes;
 use super::files;
 use super::lab::Lab;
+use super::models::active_bytes;
 use super::peers::Peers;
 use super::quiet::undisturbed;
 use super::rates::{median, medians};

@@ -67,8 +67,8 @@ impl Scheme {
     }
 
     /// What those become that were such codes before somebody widened them: those again, if they take at most a bit more for
-    /// each weight than others do; else as many bits as others get, in groups that do not cut across what they were. `None` if
-    /// they are like all others.
+    /// each weight than others do. What was codes of 5 bits in groups of 32 stays in such groups in 4. `None` if they are like
+    /// all others.
     pub fn keeps(self, codes: Encoding) -> Option<Encoding> {
         match (self, codes) {
             // 6 bits with scale and bias.

@@ -21,7 +21,7 @@ pub enum Encode {
     AsStored,
     /// Plain numbers of one type, and all other tensors of numbers too.
     Float(FloatType),
-    /// Grouped affine codes, as workers get them by that scheme.
+    /// Grouped affine codes, as workers get them by that scheme where it has no blocks ([`cake_checkpoint::Checkpoint::becomes_affine`]).
     Affine(Scheme),
     /// Blocks of ggml.
     Blocks(GgmlType),

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORMAT", required = true)]
     to: Format,
     /// What weights become: as-stored, f32, f16 or bf16; for safetensors and mlx q8, q6, q5 or q4, codes of so many bits in
-    /// groups of 64, or as many as weights were before somebody widened them; for apr q8 or q4, its own codes; for gguf q8_0 or q4_0, blocks of 32, or q6_k, q5_k or q4_k, blocks of
+    /// groups of 64, but what was codes of 4 or 5 bits before somebody widened it those again; for apr q8 or q4, its own codes; for gguf q8_0 or q4_0, blocks of 32, or q6_k, q5_k or q4_k, blocks of
     /// 256. With less than 8 bits, embedding and head have 8, or 6 in blocks of 256.
     #[arg(long, value_name = "ENCODING", default_value_t = Encode::AsStored)]
     encode: Encode,
