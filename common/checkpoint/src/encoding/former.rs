@@ -10,15 +10,17 @@ use super::ggml::GgmlType;
 use super::tag::Encoding;
 use crate::dtype::Dtype;
 
-/// What is looked for, the fewest bits for each weight first (4.5, 4.5, 5, 5.5, 5.5, 6, 6.6 and 8.5), and the squared error
+/// What is looked for, the fewest bits for each weight first (4.5, 4.5, 5, 5, 5.5, 5.5, 6, 6, 6.6 and 8.5), and the squared error
 /// for each squared weight below which weights were such codes before. What was rounded to BF16 and is encoded again made 8e-6
 /// of it at most; weights that never were codes make some 2e-3 in 5 bits, 2e-4 in 6, and from 1.3e-5 on in 8.
-const CODES: [(Encoding, f64); 8] = [
+const CODES: [(Encoding, f64); 10] = [
     (Encoding::Affine(Affine::Q4), 1e-4),
     (Encoding::Ggml(GgmlType::Q4_0), 1e-4),
+    (Encoding::Ggml(GgmlType::Q4_1), 1e-4),
     (Encoding::Affine(Affine::Q4_32), 1e-4),
     (Encoding::Affine(Affine::Q5), 1e-4),
     (Encoding::Ggml(GgmlType::Q5_0), 1e-4),
+    (Encoding::Ggml(GgmlType::Q5_1), 1e-4),
     (Encoding::Affine(Affine::Q5_32), 1e-4),
     (Encoding::Ggml(GgmlType::Q6K), 5e-5),
     (Encoding::Ggml(GgmlType::Q8_0), 1e-5),
@@ -59,8 +61,8 @@ impl Encoding {
     pub fn as_affine(self) -> Option<Affine> {
         match self {
             Encoding::Affine(format) => Some(format),
-            Encoding::Ggml(GgmlType::Q4_0) => Some(Affine::Q4_32),
-            Encoding::Ggml(GgmlType::Q5_0) => Some(Affine::Q5_32),
+            Encoding::Ggml(GgmlType::Q4_0 | GgmlType::Q4_1) => Some(Affine::Q4_32),
+            Encoding::Ggml(GgmlType::Q5_0 | GgmlType::Q5_1) => Some(Affine::Q5_32),
             _ => None,
         }
     }
@@ -115,7 +117,7 @@ pub(crate) fn there_and_back(
 mod tests {
     use super::*;
     use crate::Digest;
-    use crate::encoding::ENCODER_VERSION;
+    use crate::encoding::{ENCODER_VERSION, Fp4};
 
     /// Sums of four numbers of an even distribution: nearly normal.
     fn normal(at: u32) -> f32 {
@@ -164,7 +166,9 @@ mod tests {
     fn bytes_of_blocks_change_with_their_version() {
         let weights: Vec<f32> = (0..256 * 24).map(normal).collect();
         let mut all = Vec::new();
-        for (to, _) in CODES {
+        let others =
+            [Encoding::Ggml(GgmlType::Q4K), Encoding::Ggml(GgmlType::Q5K), Encoding::Fp4(Fp4::Mx)];
+        for to in CODES.map(|(to, _)| to).into_iter().chain(others) {
             let units = to.encoded_bytes(FloatType::BF16).into_iter();
             let groups = weights.len() / to.encoded_group().unwrap();
             let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
@@ -173,6 +177,6 @@ mod tests {
             parts.iter().for_each(|part| all.extend_from_slice(part));
         }
         let seen = Digest::of(&all).to_string()[..16].to_owned();
-        assert_eq!((ENCODER_VERSION, &*seen), (3, "21869a6451473177"));
+        assert_eq!((ENCODER_VERSION, &*seen), (3, "fbb29c12f08ca855"));
     }
 }

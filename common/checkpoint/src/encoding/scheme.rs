@@ -60,21 +60,23 @@ impl Scheme {
     /// of theirs reach all of these. Of those that a model loses by 4 bits, they make twice to three times their share.
     pub const fn of_shared(self) -> Scheme {
         match self {
-            Scheme::Q4 | Scheme::Q5 => Scheme::Q6,
-            Scheme::Q6 => Scheme::Q8,
+            Scheme::Q4 => Scheme::Q6,
+            Scheme::Q5 | Scheme::Q6 => Scheme::Q8,
             other => other,
         }
     }
 
-    /// What those become that were such codes before somebody widened them: those again, if they take at most a bit more for
-    /// each weight than others do. What was codes of 5 bits in groups of 32 stays in such groups in 4. `None` if they are like
-    /// all others.
+    /// What those become that were such codes before somebody widened them: those again, if they take about a bit more for
+    /// each weight than others do, or less. What was codes of 5 bits in groups of 32 with a minimum stays in such groups in 4.
+    /// `None` if they are like all others.
     pub fn keeps(self, codes: Encoding) -> Option<Encoding> {
         match (self, codes) {
             // 6 bits with scale and bias.
-            (Scheme::Q4, Encoding::Affine(Affine::Q5_32)) => Some(Encoding::Affine(Affine::Q4_32)),
+            (Scheme::Q4, Encoding::Affine(Affine::Q5_32) | Encoding::Ggml(GgmlType::Q5_1)) => {
+                Some(Encoding::Affine(Affine::Q4_32))
+            }
             // 6.6 bits with scales.
-            (Scheme::Q4 | Scheme::Q5, Encoding::Ggml(GgmlType::Q6K)) => None,
+            (Scheme::Q4, Encoding::Ggml(GgmlType::Q6K)) => None,
             // 8.5 bits with a scale.
             (Scheme::Q4 | Scheme::Q5 | Scheme::Q6, Encoding::Ggml(GgmlType::Q8_0)) => None,
             _ => Some(codes),

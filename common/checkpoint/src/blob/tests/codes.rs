@@ -120,16 +120,29 @@ fn files_without_blocks_get_what_is_as_exact() {
         assert_eq!(checkpoint.becomes_affine(PLAIN, Scheme::Q4), Some(Affine::Q4));
         assert_eq!(checkpoint.becomes_affine(name, Scheme::AsStored), None);
     }
-    // Others that are as exact there are none of: what all get.
-    for (was, scheme, expected) in [
-        (GgmlType::Q6K, Scheme::Q6, Affine::Q6),
-        (GgmlType::Q6K, Scheme::Q8, Affine::Q8),
-        (GgmlType::Q8_0, Scheme::Q8, Affine::Q8),
+}
+
+#[test]
+fn blocks_stay_unless_they_take_far_more_bits() {
+    let schemes = [Scheme::Q8, Scheme::Q6, Scheme::Q5, Scheme::Q4];
+    // How many of the schemes keep them, what the others make of them, and what files get that have no blocks.
+    for (was, kept, narrower, without_blocks) in [
+        (GgmlType::Q4_1, 4, None, [Affine::Q4_32; 4]),
+        (GgmlType::Q5_1, 3, Some(Affine::Q4_32), {
+            [Affine::Q5_32, Affine::Q5_32, Affine::Q5_32, Affine::Q4_32]
+        }),
+        // Others that are as exact there are none of: what all get.
+        (GgmlType::Q6K, 3, Some(Affine::Q4), [Affine::Q8, Affine::Q6, Affine::Q5, Affine::Q4]),
+        (GgmlType::Q8_0, 1, None, [Affine::Q8, Affine::Q6, Affine::Q5, Affine::Q4]),
     ] {
         let (_directory, checkpoint) = decoded(was);
         let name = "model.layers.0.mlp.down_proj.weight";
-        assert_eq!(checkpoint.becomes(name, scheme), Some(Encoding::Ggml(was)));
-        assert_eq!(checkpoint.becomes_affine(name, scheme), Some(expected));
+        for (at, (scheme, affine)) in schemes.into_iter().zip(without_blocks).enumerate() {
+            let usual = Encoding::Affine(narrower.unwrap_or(affine));
+            let expected = if at < kept { Encoding::Ggml(was) } else { usual };
+            assert_eq!(checkpoint.becomes(name, scheme), Some(expected), "{was:?}, {scheme}");
+            assert_eq!(checkpoint.becomes_affine(name, scheme), Some(affine), "{was:?}, {scheme}");
+        }
     }
 }
 
@@ -145,7 +158,7 @@ fn keys_and_values_that_heads_share_get_more_bits() {
         for (scheme, wider, usual) in [
             (Scheme::Q8, Affine::Q8, Affine::Q8),
             (Scheme::Q6, Affine::Q8, Affine::Q6),
-            (Scheme::Q5, Affine::Q6, Affine::Q5),
+            (Scheme::Q5, Affine::Q8, Affine::Q5),
             (Scheme::Q4, Affine::Q6, Affine::Q4),
         ] {
             let expected = if is_shared { wider } else { usual };

@@ -2,7 +2,7 @@
 
 use super::decode::decode;
 use super::kind::GgmlType;
-use super::{large, q4_0, q5_0, q5_1, q8_0, unpack};
+use super::{large, q4_0, q4_1, q5_0, q5_1, q8_0, unpack};
 use crate::dtype::Dtype;
 use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
 use crate::encoding::encode_error::EncodeError;
@@ -103,16 +103,12 @@ fn encoder(kind: GgmlType) -> Option<Encode> {
     match kind {
         GgmlType::Q8_0 => Some(q8_0::encode_rows),
         GgmlType::Q4_0 => Some(q4_0::encode_rows),
+        GgmlType::Q4_1 => Some(q4_1::encode_rows),
         GgmlType::Q5_0 => Some(q5_0::encode_rows),
         GgmlType::Q5_1 => Some(q5_1::encode_rows),
         GgmlType::Q4K => Some(|weights, out| large::encode_rows(weights, out, large::q4_k)),
         GgmlType::Q5K => Some(|weights, out| large::encode_rows(weights, out, large::q5_k)),
         GgmlType::Q6K => Some(|weights, out| large::encode_rows(weights, out, large::q6_k)),
-        GgmlType::Q4_1
-        | GgmlType::Q2K
-        | GgmlType::Q3K
-        | GgmlType::Iq4Nl
-        | GgmlType::Iq4Xs
-        | GgmlType::Mxfp4 => None,
+        GgmlType::Q2K | GgmlType::Q3K | GgmlType::Iq4Nl | GgmlType::Iq4Xs | GgmlType::Mxfp4 => None,
     }
 }

@@ -131,6 +131,31 @@ pub(super) fn floor(value: f32) -> u8 {
     (sum.to_bits() as u8).wrapping_sub(u8::from(is_above))
 }
 
+/// Codes from 0 to `LARGEST` above the least number of a block, with the scale and that minimum as they are stored. The scale is
+/// infinite where half precision does not have the minimum.
+#[inline(always)]
+pub(super) fn above_minimum<const LARGEST: u8>(block: &[f32; BLOCK]) -> ([u8; BLOCK], u16, u16) {
+    let low = block.iter().fold(f32::MAX, |low, &it| if it < low { it } else { low });
+    let high = block.iter().fold(f32::MIN, |high, &it| if it > high { it } else { high });
+    let scale = (high - low) / f32::from(LARGEST);
+    let mut codes = [0; BLOCK];
+    if let Some(inverse) = inverse(scale) {
+        let code = |value: f32| floor((value - low) * inverse + 0.5).min(LARGEST);
+        codes.iter_mut().zip(block).for_each(|(out, value)| *out = code(*value));
+    }
+    let minimum = stored(low);
+    (codes, if minimum & INFINITY == INFINITY { INFINITY } else { stored(scale) }, minimum)
+}
+
+/// Codes of 4 bits: those of a block's first half in the lower ones of a byte, of its second half in the upper ones.
+#[inline(always)]
+pub(super) fn pack(codes: &[u8; BLOCK], out: &mut [u8]) {
+    let (low, high) = codes.split_at(BLOCK / 2);
+    for (out, (&low, &high)) in out.iter_mut().zip(low.iter().zip(high)) {
+        *out = low & 15 | high << 4;
+    }
+}
+
 #[cold]
 fn refused(block: &[f32; BLOCK], start: usize, largest: f32) -> EncodeError {
     match block.iter().position(|value| !value.is_finite()) {

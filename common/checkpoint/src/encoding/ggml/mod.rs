@@ -1,8 +1,9 @@
 //! Blocks of ggml, the library behind llama.cpp: `32` or `256` neighbours of a row share scales, and all numbers of a block
 //! lie behind each other. A matrix `[rows, columns]` is one tensor of bytes, `[rows, columns / block · bytes of a block]`.
 //!
-//! `decode/` decodes all kinds. `q8_0.rs`, `q4_0.rs`, `q5_0.rs` and `q5_1.rs` encode to the same bytes as the quantizers of the `gguf` package
-//! for Python, which are those of llama.cpp's reference; `large/` encodes larger blocks in a way of its own.
+//! `decode/` decodes all kinds. `q8_0.rs`, `q4_0.rs`, `q4_1.rs`, `q5_0.rs` and `q5_1.rs` encode to the same bytes as the
+//! quantizers of the `gguf` package for Python, which are those of llama.cpp's reference; `large/` encodes larger blocks in a
+//! way of its own.
 
 mod bits;
 mod codec;
@@ -13,6 +14,7 @@ mod encode_tests;
 mod kind;
 mod large;
 mod q4_0;
+mod q4_1;
 mod q5_0;
 mod q5_1;
 mod q8_0;

@@ -1,6 +1,6 @@
 //! `Q5_0`: a scale in half precision, the fifth bits of 32 codes, then their four lower ones. `weight = scale · (code - 16)`.
 
-use super::encode::{self, BLOCK, Extremes, floor, inverse, stored};
+use super::encode::{self, BLOCK, Extremes, floor, inverse, pack, stored};
 use crate::encoding::encode_error::EncodeError;
 
 /// Bytes of a block.
@@ -36,8 +36,5 @@ pub(super) fn write(codes: &[u8; BLOCK], out: &mut [u8]) {
     let bit = |(at, code): (usize, &u8)| u32::from(code >> 4) << at;
     let uppers = codes.iter().enumerate().map(bit).fold(0, |all, bit| all | bit);
     out[..4].copy_from_slice(&uppers.to_le_bytes());
-    let (low, high) = codes.split_at(BLOCK / 2);
-    for (out, (low, high)) in out[4..].iter_mut().zip(low.iter().zip(high)) {
-        *out = low & 15 | high << 4;
-    }
+    pack(codes, &mut out[4..]);
 }

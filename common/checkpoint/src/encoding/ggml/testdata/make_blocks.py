@@ -4,7 +4,7 @@
     python3 -m venv DIR/venv && DIR/venv/bin/pip install gguf==0.19.0
     DIR/venv/bin/python make_blocks.py
 
-`blocks.bin` has, for each block, 32 numbers as F32, then the block as Q8_0, Q4_0, Q5_0 and Q5_1. `decoded.bin` has, for each kind of block,
+`blocks.bin` has, for each block, 32 numbers as F32, then the block as Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1. `decoded.bin` has, for each kind of block,
 its number and how many blocks there are (4 bytes each), then each block, of random bytes, with its weights as F32.
 """
 
@@ -63,9 +63,10 @@ coarse = random.standard_normal((40, 32)).astype(f32)
 blocks += list((coarse.view(np.uint32) & 0xFFFF0000).view(f32))
 blocks += list(random.integers(-16, 17, (40, 32)) / 2)
 
+KINDS = (Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1)
 blocks = np.array(blocks, dtype=f32)
 with np.errstate(all="ignore"):
-    encoded = [quantize(blocks, kind) for kind in (Type.Q8_0, Type.Q4_0, Type.Q5_0, Type.Q5_1)]
+    encoded = [quantize(blocks, kind) for kind in KINDS]
 here = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(here, "blocks.bin"), "wb") as file:
     for block, *made in zip(blocks, *encoded):
