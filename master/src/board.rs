@@ -126,9 +126,14 @@ impl Board {
         said
     }
 
-    /// What people want to know of plans, whoever plans; none where nothing is loaded.
-    pub(crate) fn asked(&self) -> Option<Arc<Monitor>> {
-        best(&self.models()).cloned()
+    /// Who answers what people want to know of plans: for the model of this name, or the one that is further than others; none
+    /// where it is not loaded.
+    pub(crate) fn asked(&self, model: Option<&str>) -> Option<Arc<Monitor>> {
+        let models = self.models();
+        match model {
+            Some(name) => models.iter().find(|one| one.model() == name).cloned(),
+            None => best(&models).cloned(),
+        }
     }
 
     /// Everything at this moment.
@@ -269,6 +274,8 @@ mod tests {
             online: false,
             held_by: None,
             memory_bytes: None,
+            devices: Vec::new(),
+            threads: None,
             why: Some("no worker answers there".to_owned()),
         };
         let away = vec![away];

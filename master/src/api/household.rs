@@ -78,6 +78,16 @@ pub(super) struct Nothing {}
 pub(super) struct WhatIf {
     #[schemars(transform = { IMAGINED })]
     bytes: u64,
+    /// Of several that are loaded, the model that is planned with.
+    model: Option<String>,
+}
+
+/// What it would change, and for which model.
+#[derive(Debug, Serialize)]
+pub(super) struct WouldChange {
+    model: String,
+    #[serde(flatten)]
+    foreseen: Foreseen,
 }
 
 macro_rules! small {
@@ -216,15 +226,25 @@ async fn what_if(
     _ready: Ready,
     State(server): State<Arc<Server>>,
     Body(asked, _room): Body<WhatIf>,
-) -> Result<Json<Foreseen>, ApiError> {
+) -> Result<Json<WouldChange>, ApiError> {
     let bytes = asked.bytes()?;
-    let asked = server.board.asked().filter(|_| !server.desk.loaded().is_empty());
-    let Some(asked) = asked else {
+    let loaded = server.desk.loaded();
+    if let Some(name) = asked.model.as_ref().filter(|_| !loaded.is_empty())
+        && loaded.iter().all(|one| one.name != *name)
+    {
+        let names: Vec<&str> = loaded.iter().map(|one| one.name.as_str()).collect();
+        let found: String = name.chars().take(64).collect();
+        let expected = format!("one that is loaded: {}", names.join(", "));
+        return Err(ApiError::parameter("model", format!("{found:?}"), expected));
+    }
+    let planner = server.board.asked(asked.model.as_deref()).filter(|_| !loaded.is_empty());
+    let Some(planner) = planner else {
         let (phase, reason) = server.board.phase();
         return Err(ApiError::NotReady { phase, reason });
     };
-    let foreseen = asked.questions.ask(NOBODY.to_owned(), bytes).await;
-    Ok(Json(foreseen.map_err(NotDone::from)?))
+    let foreseen = planner.questions.ask(NOBODY.to_owned(), bytes).await;
+    let foreseen = foreseen.map_err(NotDone::from)?;
+    Ok(Json(WouldChange { model: planner.model(), foreseen }))
 }
 
 /// Who joined, and how they are spoken to; not before the cluster is looked for.

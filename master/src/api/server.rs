@@ -114,8 +114,8 @@ impl Server {
 
     /// Whether a model would fit the devices that are there, if nothing else was loaded.
     pub(super) fn fit(&self, model: &AtHand) -> Fit {
-        let members = self.board.snapshot().snapshot.members;
-        block_in_place(|| self.fits.of(model, &members))
+        let watched = self.board.snapshot();
+        block_in_place(|| self.fits.of(model, &watched.snapshot.members, &watched.awaited))
     }
 
     /// All models that may be asked for, each with what is loaded of it.

@@ -20,6 +20,10 @@ pub struct Awaited {
     pub held_by: Option<String>,
     /// Bytes that it offers, of the device that it would rather use.
     pub memory_bytes: Option<u64>,
+    /// Names of what computes there, that device first.
+    pub devices: Vec<String>,
+    /// Threads that it computes with.
+    pub threads: Option<usize>,
     /// Why it cannot be used.
     pub why: Option<String>,
 }
@@ -45,6 +49,8 @@ impl Whereabouts {
                 Ok((_, offer)) if !instances.insert(offer.instance.clone()) => continue,
                 Ok((_, offer)) => Awaited {
                     memory_bytes: Some(offer.budget_bytes()),
+                    devices: offer.devices.iter().map(|device| device.name.clone()).collect(),
+                    threads: Some(offer.threads),
                     held_by: offer.held_by_another(master),
                     name: self.membership.name_given(&offer.worker_id).unwrap_or(offer.name),
                     worker_id: Some(offer.worker_id),
@@ -57,6 +63,8 @@ impl Whereabouts {
                     online: false,
                     held_by: None,
                     memory_bytes: None,
+                    devices: Vec::new(),
+                    threads: None,
                     why: Some(error.to_string()),
                 },
             };

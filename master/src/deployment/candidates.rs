@@ -230,7 +230,7 @@ fn own_place(device: DeviceKind) -> Memory {
 }
 
 /// Bytes of memory that this process has and would give back: what models take beyond them still counts as free.
-fn in_use() -> u64 {
+pub(super) fn in_use() -> u64 {
     cake_platform::process_memory().anonymous_bytes
 }
 
@@ -238,7 +238,7 @@ fn in_use() -> u64 {
 ///
 /// # Errors
 /// Nothing tells how much of that memory is free.
-fn own_memory(device: &str, memory: DeviceMemory) -> Result<OwnMemory, WrongArgument> {
+pub(super) fn own_memory(device: &str, memory: DeviceMemory) -> Result<OwnMemory, WrongArgument> {
     match memory {
         DeviceMemory::System => Ok(OwnMemory::of(cake_platform::free_memory())),
         DeviceMemory::Own => {

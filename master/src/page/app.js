@@ -96,6 +96,7 @@ function onDown(trouble) {
   byId("phase").textContent = isLocked ? "locked" : "not connected";
   byId("phase").dataset.phase = "down";
   cluster.setStale(true);
+  shelf.lose();
   chat.allow(false, isLocked ? "An API key is needed." : "Waiting for the master.");
 }
 

@@ -14,5 +14,5 @@ export const invite = () => answer("/api/members/invite", {});
 export const rename = (id, name) => answer(`/api/members/${encodeURIComponent(id)}/rename`, { name });
 export const drain = (id, isDrained) => answer(`/api/members/${encodeURIComponent(id)}/drain`, { drain: isDrained });
 export const revoke = (id) => answer(`/api/members/${encodeURIComponent(id)}/revoke`, {});
-/** What another worker with so many bytes would change. */
-export const whatIf = (bytes) => answer("/api/what-if", { bytes });
+/** What another worker with so many bytes would change for a loaded model. */
+export const whatIf = (bytes, model) => answer("/api/what-if", { bytes, model });

@@ -38,13 +38,15 @@ export class Members {
   #elsewhere = new Map(); // Of those that work for other models: for which, by their ids.
   #joined = { owner: false, authority: false, members: [] };
   #awaited = []; // Those at addresses that the master was given, while no model is loaded.
+  #model = undefined; // Whose chain is shown,
+  #several = false; // and whether others are loaded.
   #canPlan = false;
   #isIdle = false;
   #meant = null;
   #asked = 0;
 
   constructor() {
-    startWhatIf();
+    startWhatIf(() => [this.#model, this.#several]);
     this.#startDialog();
     for (const list of [byId("members"), byId("chain")]) {
       list.addEventListener("click", (event) => {
@@ -71,6 +73,8 @@ export class Members {
     const before = this.#held.map(({ worker_id: id }) => id).join();
     this.#held = state.members ?? [];
     this.#awaited = state.awaited ?? [];
+    this.#model = shown.model || undefined;
+    this.#several = (state.models ?? []).length > 1;
     this.#canPlan = state.phase === "ready";
     this.#isIdle = state.phase === "idle";
     this.#layered = new Set((shown.devices ?? []).map((device) => device.worker_id));
@@ -272,8 +276,8 @@ function drawHappenings(happened, names) {
   list.replaceChildren(...items);
 }
 
-/** Plans as if there were one more device. */
-function startWhatIf() {
+/** Plans as if there were one more device, for the model whose chain is shown; `about` gives its name, and whether there are others. */
+function startWhatIf(about) {
   byId("whatif").querySelector("form").addEventListener("submit", async (event) => {
     event.preventDefault();
     const input = byId("imagined");
@@ -283,16 +287,18 @@ function startWhatIf() {
     const gib = Number(input.value);
     say(byId("foreseen"), "The master plans with it.");
     try {
-      say(byId("foreseen"), foreseenInWords(gib, await whatIf(Math.round(gib * GIB))));
+      const [model, several] = about();
+      say(byId("foreseen"), foreseenInWords(gib, await whatIf(Math.round(gib * GIB), model), several));
     } catch (error) {
       say(byId("foreseen"), inWords(error));
     }
   });
 }
 
-function foreseenInWords(gib, { used, before, after, stages }) {
+function foreseenInWords(gib, { model, used, before, after, stages }, several) {
+  const about = several ? ` for ${model}` : "";
   if (!used) {
-    return `With another device of ${gib} GiB nothing would change: it would get no layers.`;
+    return `With another device of ${gib} GiB nothing would change${about}: it would get no layers.`;
   }
   const called = (device) => (device === NOBODY ? "the new one" : device);
   const chain = stages.map(({ device, layers }) => `${called(device)} ${numbersInWords(layerRange(layers))}`);
@@ -302,5 +308,5 @@ function foreseenInWords(gib, { used, before, after, stages }) {
   ];
   const perToken = (seconds) => `${perSecond(1 / seconds)} tokens/s`;
   const words = speeds.map(([what, now, then]) => `${what} ${perToken(now)} now and ${perToken(then)} then`);
-  return `With another device of ${gib} GiB, as predicted: ${words.join("; ")}. Layers: ${chain.join(", ")}.`;
+  return `With another device of ${gib} GiB, as predicted${about}: ${words.join("; ")}. Layers: ${chain.join(", ")}.`;
 }

@@ -17,6 +17,7 @@ export class Shelf {
   #busy = new Set(); // Names of models that are being loaded or let go from here,
   #coming = new Set(); // and of those that are being loaded, whoever asked.
   #canPull = false;
+  #isLost = false; // The master tells nothing.
   #learn;
 
   /** `learn` asks the master for its models, which `show` is given then, and resolves with them. */
@@ -42,7 +43,14 @@ export class Shelf {
   follow({ models, can_pull: canPull }) {
     this.#coming = new Set((models ?? []).filter(({ phase }) => COMING.includes(phase)).map(({ model }) => model));
     this.#canPull = Boolean(canPull);
+    this.#isLost = false;
     byId("pull").hidden = !this.#canPull;
+    this.#draw();
+  }
+
+  /** The master is gone: nobody knows what is loaded. */
+  lose() {
+    this.#isLost = true;
     this.#draw();
   }
 
@@ -57,10 +65,10 @@ export class Shelf {
       const isBusy = this.#busy.has(model.id) || this.#coming.has(model.id);
       const does = model.loaded ? "Unload" : "Load";
       say(name, model.id);
-      say(facts, factsInWords(model));
+      say(facts, factsInWords(this.#isLost ? { ...model, loaded: undefined } : model));
       say(change, isBusy ? "Please wait" : does);
       change.setAttribute("aria-label", `${does} ${model.id}`);
-      change.disabled = isBusy || model.loaded === undefined;
+      change.disabled = isBusy || this.#isLost || model.loaded === undefined;
       change.dataset.model = model.id;
       change.dataset.does = does.toLowerCase();
       return item;

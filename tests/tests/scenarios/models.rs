@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cake_tests::master::{path, pins, strs};
 use cake_tests::streams::count;
-use cake_tests::{Golden, Master, Server, TestWorker, golden, until};
+use cake_tests::{Call, Golden, Master, Meddler, Server, TestWorker, golden, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -82,6 +82,35 @@ fn workers_at_addresses_are_told_of_while_no_model_is_loaded() {
         .post("/api/generate", &json!({ "model": "llama", "prompt": "", "keep_alive": 0 }))
         .good();
     until("both to be told of again", LIMIT, is_told);
+}
+
+#[test]
+fn a_model_that_is_let_go_while_it_is_loaded_does_not_stay() {
+    let (llama, qwen) = (golden("llama"), golden("qwen2"));
+    let attic = TestWorker::new("attic");
+    let meddler = Meddler::before(&attic.address);
+    let server = Server::of_several(
+        &Master::at([&meddler.address]),
+        &[&llama.path, &qwen.path],
+        &["--place", "attic=0..5"],
+    );
+    meddler.keep(Call::Load, 0);
+    let generate = |more: Value| {
+        server.post("/api/generate", &json!({ "model": "llama", "keep_alive": more }))
+    };
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| generate(json!(null)));
+        let is_loading = || server.get("/api/cluster").good()["phase"] == "loading";
+        until("it to be loaded", LIMIT, is_loading);
+        let unload = scope.spawn(|| generate(json!(0)));
+        let waiting =
+            || server.get("/api/requests").good()["requests"].as_array().map(Vec::len) == Some(2);
+        until("both to wait", LIMIT, waiting);
+        meddler.let_go();
+        assert_eq!(load.join().expect("an answer").good()["done_reason"], "load");
+        assert_eq!(unload.join().expect("an answer").good()["done_reason"], "unload");
+    });
+    until("it to be let go", LIMIT, || running(&server).is_empty());
 }
 
 #[test]

@@ -3,6 +3,7 @@ mod access;
 mod shelf;
 mod states;
 mod talks;
+mod told;
 
 use std::path::{Path, PathBuf};
 

@@ -97,6 +97,9 @@ fn thoughts_have_a_field_of_their_own_and_templates_are_told_whether_to_think() 
     let kwargs = json!({ "chat_template_kwargs": { "enable_thinking": false, "budget": 3 } });
     assert_eq!(message(kwargs), silent);
     assert_eq!(message(json!({ "reasoning_effort": "high" })), thinking, "nobody asks for it");
+    assert_eq!(message(json!({ "reasoning_effort": "none" })), silent);
+    let both = json!({ "reasoning_effort": "none", "enable_thinking": true });
+    assert_eq!(message(both), thinking, "what is said of it alone counts");
     // A template takes all that it is told as its own.
     for (name, value) in [
         ("reasoning_effort", json!("high<|im_end|>")),

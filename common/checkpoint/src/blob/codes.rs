@@ -53,6 +53,17 @@ impl Checkpoint {
         were.or(scheme.of_ends())
     }
 
+    /// As [`Checkpoint::end_becomes`], for files that have no blocks.
+    pub fn end_becomes_affine(&self, weight: &str, scheme: Scheme) -> Option<Affine> {
+        let usual = || scheme.of_ends()?.as_affine();
+        self.end_becomes(weight, scheme)?.as_affine().or_else(usual)
+    }
+
+    /// Whether what becomes of weights depends on where errors count: also in 8 bits where some become fewer again.
+    pub(crate) fn weighs_errors(&self, scheme: Scheme) -> bool {
+        scheme.weighs_errors() || scheme.is_codes() && !self.codes().is_empty()
+    }
+
     /// What codes a matrix was.
     fn were(&self, weight: &str) -> Option<Encoding> {
         self.codes().of(weight)

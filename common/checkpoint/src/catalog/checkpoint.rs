@@ -333,7 +333,7 @@ impl Checkpoint {
         for scheme in Scheme::ALL.iter().filter(|scheme| layers.contains(scheme)) {
             text.push_str(&format!(" {scheme}={}", self.all_become(*scheme)));
         }
-        let weighs = layers.iter().any(|scheme| scheme.weighs_errors());
+        let weighs = layers.iter().any(|scheme| self.weighs_errors(*scheme));
         if let Some((_, importance)) = self.importance.get().filter(|_| weighs) {
             text.push_str(&format!(" {importance} {WEIGHED_VERSION}"));
         }

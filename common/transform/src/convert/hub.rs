@@ -254,10 +254,11 @@ fn becomes(
 
 /// What a matrix becomes by that scheme.
 fn packed_as(checkpoint: &Checkpoint, numbers: &Numbers, scheme: Scheme) -> Option<Encoding> {
-    match numbers.is_end {
-        true => scheme.of_ends(),
-        false => checkpoint.becomes_affine(&numbers.name, scheme).map(Encoding::Affine),
-    }
+    let format = match numbers.is_end {
+        true => checkpoint.end_becomes_affine(&numbers.name, scheme),
+        false => checkpoint.becomes_affine(&numbers.name, scheme),
+    };
+    format.map(Encoding::Affine)
 }
 
 /// How the configuration says an encoding of grouped affine codes; `None` for others.

@@ -234,7 +234,9 @@ fn variables(
     if let Some(effort) = reasoning_effort.as_ref().filter(|effort| !WORD.is(effort)) {
         return Err(ApiError::parameter("reasoning_effort", quoted(effort), expected()));
     }
-    let thinking = enable_thinking.map(|on| ("enable_thinking", json!(on)));
+    // Templates that know no efforts may know whether to think at all.
+    let no_effort = reasoning_effort.as_ref().filter(|effort| *effort == "none").map(|_| false);
+    let thinking = enable_thinking.or(no_effort).map(|on| ("enable_thinking", json!(on)));
     let effort = reasoning_effort.map(|effort| ("reasoning_effort", json!(effort)));
     let named = thinking.into_iter().chain(effort);
     let named = named.map(|(name, value)| (name.to_owned(), value));

@@ -82,7 +82,8 @@ struct Found {
     clock: Clock,
 }
 
-/// The model that a request names, loaded unless nothing is asked but that it goes.
+/// The model that a request names, loaded unless nothing is asked but that it goes. One that is being loaded goes as soon as it
+/// is.
 async fn find(
     server: &Server,
     kind: Kind,
@@ -95,7 +96,10 @@ async fn find(
     let served = match !asks && keep == Some(Keep::NOT) {
         true => {
             server.at_hand(&name)?;
-            server.desk.given(&name, keep);
+            let is_coming = || server.board.phase_of(&name).is_some();
+            if server.desk.given(&name, keep).is_none() && is_coming() {
+                server.model(Some(&name), keep).await.ok(); // Else it cannot be loaded: it is gone.
+            }
             None
         }
         false => Some(server.model(Some(&name), keep).await?),

@@ -163,7 +163,8 @@ pub(super) fn cluster() -> Value {
     let mut all = plan.clone();
     all["members"] = json!([{ "worker_id": "text", "name": "text", "duty": "text" }]);
     all["awaited"] = json!([{
-        "name": "text", "worker_id": "text?", "online": "flag", "held_by": "text?", "memory_bytes": "whole?", "why": "text?",
+        "name": "text", "worker_id": "text?", "online": "flag", "held_by": "text?", "memory_bytes": "whole?",
+        "devices": ["text"], "threads": "whole?", "why": "text?",
     }]);
     all["happened"] =
         json!([{ "number": "whole", "at_ms": "whole", "kind": "text", "words": "text" }]);
@@ -201,7 +202,7 @@ pub(super) fn drained() -> Value {
 pub(super) fn foreseen() -> Value {
     let speed = json!({ "alone_seconds": "number", "together_seconds": "number" });
     let stage = json!({ "device": "text", "layers": "text" });
-    json!({ "used": "flag", "before": speed, "after": speed, "stages": [stage] })
+    json!({ "model": "text", "used": "flag", "before": speed, "after": speed, "stages": [stage] })
 }
 
 /// What the answers of Ollama's two ways to ask have, beside what is said.

@@ -79,7 +79,7 @@ pub(super) fn chat(
             json_schema: Some(JsonSchema { schema: format.schema }),
         }),
         chat_template_kwargs: None,
-        enable_thinking: effort.as_ref().filter(|effort| *effort == "none").map(|_| false),
+        enable_thinking: None,
         reasoning_effort: effort,
         add_generation_prompt: None,
         continue_final_message: None,
@@ -209,10 +209,7 @@ mod tests {
         assert_eq!(chat.tool_choice.unwrap()["function"]["name"], "f");
         assert_eq!(chat.parallel_tool_calls, Some(false));
         assert_eq!(chat.response_format.unwrap().json_schema.unwrap().schema, Some(schema));
-        assert_eq!(
-            (chat.reasoning_effort.as_deref(), chat.enable_thinking),
-            (Some("none"), Some(false))
-        );
+        assert_eq!(chat.reasoning_effort.as_deref(), Some("none"));
         let said = record.repeated;
         assert_eq!(
             (&said["tools"][0]["name"], &said["tools"][0]["strict"]),

@@ -147,6 +147,9 @@ impl Args {
         let (cluster, _door) =
             self.cluster.whereabouts_with_door(Words::kept(&board.chronicle)).await?;
         server.membership.set(cluster.membership.clone()).ok(); // Nobody else sets it.
+        if cluster.addresses().is_empty() {
+            server.fits.master_takes_all();
+        }
         let mut loader = self.loader(cluster, &shelf)?;
         let first = match &only {
             Some(model) => {

@@ -52,7 +52,7 @@ fn a_model_is_fetched_loaded_and_let_go() {
         let free = "!document.querySelector('#at-hand button').disabled";
         format!("{FACTS}; return facts.includes('{says}') && {free}")
     };
-    browser.wait("the model to be at hand", &facts("when asked"));
+    browser.wait("the model to be at hand", &facts("fits, loads when asked"));
     assert_eq!(
         browser.run("return document.querySelector('#shelf-trouble').hidden"),
         true,
@@ -109,6 +109,31 @@ fn the_devices_of_each_of_two_models_are_shown() {
         assert_eq!(browser.run(&shown(true)), true, "{name}");
     }
     eyes.see("two-models");
+    browser.look("light", 1280, 900);
+    // Another device is planned with for the model that is shown, which is the last of those that were chosen.
+    browser.click("#whatif summary");
+    for name in ["qwen2", "llama"] {
+        browser.run(&format!(
+            "const select = document.querySelector('#shown-model'); select.value = '{name}'; \
+             select.dispatchEvent(new Event('change'))"
+        ));
+        browser.click("#whatif button");
+        let told = format!(
+            "return document.querySelector('#foreseen').textContent.includes('for {name}:')"
+        );
+        browser.wait("what would be", &told);
+    }
+    let is_sure = "return [...document.querySelectorAll('#at-hand li')].filter(it => \
+        it.querySelector('[data-part=facts]').textContent.includes('loaded') \
+            && !it.querySelector('button').disabled).length";
+    browser.wait("both to be loaded", &format!("{is_sure} === 2"));
+    // Nobody knows what is loaded by a master that is gone.
+    drop(server);
+    browser.wait(
+        "the master to be missed",
+        "return document.querySelector('#phase').dataset.phase === 'down'",
+    );
+    assert_eq!(browser.run(is_sure), 0);
 }
 
 #[test]

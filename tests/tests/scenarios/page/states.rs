@@ -11,14 +11,19 @@ use crate::devices::pipeline::Home;
 use crate::models::copy;
 
 /// What the page hears of the master is held here, before it hears it. A state of the cluster that `holds` is true of is
-/// told again and again, as if nothing happened; of an answer come so many `pieces`, until it `breaks`.
-const EARS: &str = r"
+/// told again and again, as if nothing happened; of an answer come so many `pieces`, until it `breaks`. `alter` makes another
+/// state of one, `thinks` is what a model thinks before its answer, and what is fetched comes so far and no further.
+pub(super) const EARS: &str = r"
 window.holds = () => false;
+window.alter = (state) => state;
+window.thinks = '';
 window.isHeld = false;
 window.pieces = Infinity;
 window.breaks = false;
 const pause = () => new Promise(resolve => setTimeout(resolve, 100));
-const listened = () => async (event, tell) => {
+const altered = (event, alter) => event.replace(/^data: ?({.*)$/m, (_, said) => 'data: ' + JSON.stringify(alter(JSON.parse(said))));
+const listened = () => async (heard, tell) => {
+  const event = altered(heard, window.alter);
   tell(event);
   const state = /^data: ?(.*)$/m.exec(event);
   while (state && window.holds(JSON.parse(state[1]))) {
@@ -36,6 +41,10 @@ const answered = () => {
       }
     }
     told += 1;
+    const thought = { choices: [{ index: 0, delta: { reasoning_content: window.thinks } }] };
+    if (told === 1 && window.thinks) {
+      tell('data: ' + JSON.stringify(thought));
+    }
     tell(event);
   };
 };
@@ -53,14 +62,24 @@ const whole = (hears) => {
   });
 };
 const ask = window.fetch;
+const fetched = (signal) => new Response(new ReadableStream({
+  start(controller) {
+    const line = { status: 'pulling', total: 4e9, completed: 1e9 };
+    controller.enqueue(new TextEncoder().encode(JSON.stringify(line) + '\n'));
+    signal.addEventListener('abort', () => controller.error(signal.reason));
+  },
+}));
 window.fetch = async (path, options) => {
+  if (path === '/api/pull') {
+    return fetched(options.signal);
+  }
   const response = await ask(path, options);
   const ears = { '/api/events': listened, '/v1/chat/completions': answered }[path];
   return ears && response.ok ? new Response(response.body.pipeThrough(whole(ears())), response) : response;
 };
 ";
 /// Whether an answer is on its way, a part of which is there.
-const RUNS: &str = "const all = document.querySelectorAll('#messages [data-role=assistant]'); \
+pub(super) const RUNS: &str = "const all = document.querySelectorAll('#messages [data-role=assistant]'); \
     const last = all[all.length - 1]; \
     return last?.ariaBusy === 'true' && last.querySelector('.answer').textContent.length > 0";
 /// Whether what is said of the cluster is said as no trouble.
@@ -79,11 +98,11 @@ fn wait_for_held(browser: &Browser, phase: &str) {
 }
 
 /// Shows the chat or, on a phone instead of it, the devices.
-fn show(browser: &Browser, view: &str) {
+pub(super) fn show(browser: &Browser, view: &str) {
     browser.run(&format!("document.querySelector('[data-show={view}]').click()"));
 }
 
-fn ask(browser: &Browser, question: &str) {
+pub(super) fn ask(browser: &Browser, question: &str) {
     browser.type_into("#prompt", question);
     browser.type_into("#prompt", ENTER);
 }

@@ -128,6 +128,8 @@ fn blocks_stay_unless_they_take_far_more_bits() {
     // How many of the schemes keep them, what the others make of them, and what files get that have no blocks.
     for (was, kept, narrower, without_blocks) in [
         (GgmlType::Q4_1, 4, None, [Affine::Q4_32; 4]),
+        (GgmlType::Q4K, 4, None, [Affine::Q4_32; 4]),
+        (GgmlType::Q5K, 4, None, [Affine::Q5_32; 4]),
         (GgmlType::Q5_1, 3, Some(Affine::Q4_32), {
             [Affine::Q5_32, Affine::Q5_32, Affine::Q5_32, Affine::Q4_32]
         }),
