@@ -51,6 +51,12 @@ impl Invitation {
         format!("cake-worker --listen 0.0.0.0:7117 --master {master} --token {token}")
     }
 
+    /// What is typed on one to which nobody can connect, as most phones, whose system says more is free than it gives.
+    pub fn command_of_phones(&self) -> String {
+        let Self { token, master, .. } = self;
+        format!("cake-worker --no-listen --master {master} --token {token} --memory 2GiB")
+    }
+
     /// The token as a QR code: its rows, `true` where it is dark; none if it is too long for one.
     pub fn code(&self) -> Option<Vec<Vec<bool>>> {
         let code = QrCode::new(&self.token).ok()?;
@@ -112,6 +118,7 @@ mod tests {
         assert_eq!(rows[0][..8], [true, true, true, true, true, true, true, false]);
         let long = Invitation { token: "x".repeat(5000), ..invitation };
         assert_eq!(long.code(), None);
-        assert!(long.command().contains("--master a:1 --token xxx"));
+        assert!(long.command().contains("--listen 0.0.0.0:7117 --master a:1 --token xxx"));
+        assert!(long.command_of_phones().contains("--no-listen --master a:1 --token xxx"));
     }
 }

@@ -1,8 +1,10 @@
-// Vercel's AI SDK, by its provider for servers like OpenAI's, against a running `cake-master serve` of the demo model.
+// Vercel's AI SDK, by its provider for servers like OpenAI's, which asks for chats, and by that for OpenAI, which asks for
+// responses, against a running `cake-master serve` of the demo model.
 //
 //     node ai_client.mjs http://127.0.0.1:8080 MODEL
 import assert from "node:assert/strict";
 
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, embedMany, generateText, isStepCount, Output, streamText, tool } from "ai";
 import { z } from "zod";
@@ -66,6 +68,12 @@ async function errors(provider) {
   });
 }
 
-const connect = (url) =>
-  createOpenAICompatible({ name: "cake", baseURL: `${url}/v1`, apiKey: "none", includeUsage: true, supportsStructuredOutputs: true });
-await run({ answers, streams, callsTools, structuredOutput, embeds, errors }, connect, "ai");
+const connect = (url) => {
+  const settings = { name: "cake", baseURL: `${url}/v1`, apiKey: "none" };
+  return [createOpenAICompatible({ ...settings, includeUsage: true, supportsStructuredOutputs: true }), createOpenAI(settings)];
+};
+const byBoth = ([name, check]) => [name, async (providers, model) => {
+  for (const provider of providers) await check(provider, model);
+}];
+const checks = { answers, streams, callsTools, structuredOutput, embeds, errors };
+await run(Object.fromEntries(Object.entries(checks).map(byBoth)), connect, "ai");

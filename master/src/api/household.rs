@@ -176,7 +176,11 @@ async fn invite(
     let own = door::own_address();
     let made = block_in_place(|| Invitation::make(authority, terms, open_door(membership), own));
     let made = made.map_err(NotDone::from)?;
-    Ok(Json(json!({ "invitation": made, "command": made.command(), "code": made.code() })))
+    let (command, of_phones) = (made.command(), made.command_of_phones());
+    let code = made.code();
+    Ok(Json(json!({
+        "invitation": made, "command": command, "command_of_phones": of_phones, "code": code,
+    })))
 }
 
 async fn rename(

@@ -9,7 +9,7 @@ async function answer(path, body) {
 /** `{ owner, authority, members }`: who joined, if whoever sits here is the owner. */
 export const whoJoined = () => answer("/api/members");
 
-/** A token that lets one worker join: `{ invitation, command, code }`. */
+/** A token that lets one worker join: `{ invitation, command, command_of_phones, code }`. */
 export const invite = () => answer("/api/members/invite", {});
 export const rename = (id, name) => answer(`/api/members/${encodeURIComponent(id)}/rename`, { name });
 export const drain = (id, isDrained) => answer(`/api/members/${encodeURIComponent(id)}/drain`, { drain: isDrained });

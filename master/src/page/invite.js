@@ -32,7 +32,7 @@ async function another() {
   }
 }
 
-function show({ invitation, command, code }) {
+function show({ invitation, command, command_of_phones: ofPhones, code }) {
   const { token, ttl_seconds: seconds, master, door_open: isOpen } = invitation;
   const minutes = Math.round(seconds / 60);
   const closed = "No door is open for it now: see what the master's log says.";
@@ -40,7 +40,8 @@ function show({ invitation, command, code }) {
   const how = `On the device, start the worker with this token. It lets one device join, within ${minutes} minutes.`;
   say(byId("invite-what"), `${how} ${door}`);
   const commands = [
-    ["Linux, macOS, Android (Termux)", command],
+    ["Linux or macOS", command],
+    ["Android (Termux), or where nobody can connect to it; with the memory that it lends", ofPhones],
     ["The token alone", token],
   ];
   byId("commands").replaceChildren(...commands.map(([system, text]) => commandFor(system, text)));

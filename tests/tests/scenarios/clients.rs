@@ -4,6 +4,8 @@ use std::process::{Child, Command, Stdio};
 
 use cake_tests::{Master, Server, TestWorker, not_shown, not_shown_of};
 
+use crate::reasoning::brief_thinker;
+
 /// A client: its script, what runs it, and how many checks of the demo model it makes.
 struct Client {
     script: &'static str,
@@ -106,6 +108,25 @@ fn the_anthropic_client_for_python_finds_everything_it_expects() {
 #[test]
 fn the_ollama_client_for_python_finds_everything_it_expects() {
     finds_what_it_expects("ollama_client.py", "ollama", 11);
+}
+
+#[test]
+fn clients_of_three_apis_tell_thoughts_from_answers() {
+    // All three are of one environment.
+    let Some(python) =
+        ["openai", "anthropic", "ollama"].map(python).into_iter().collect::<Option<Vec<_>>>()
+    else {
+        return not_shown(
+            "no Python with the clients of three APIs: tests/clients/install.sh gets it",
+        );
+    };
+    let model = brief_thinker();
+    let server = Server::start(&Master::alone(), model.path(), &["--model-name", "demo"]);
+    found_what_it_expects(
+        "thinking_client.py",
+        begun(&python[0], "thinking_client.py", &server),
+        4,
+    );
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn thinker() -> TempDir {
 
 /// The same model, whose thoughts come to an end: its word "Once" is the token that begins them, and its full stop the one
 /// that ends them. So it thinks as it would begin a story, and says how that goes on.
-fn brief_thinker() -> TempDir {
+pub(crate) fn brief_thinker() -> TempDir {
     let model = thinker();
     let write = |file: &str, text: String| {
         std::fs::write(model.path().join(file), text).expect("written");

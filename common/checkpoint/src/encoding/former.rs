@@ -186,7 +186,7 @@ mod tests {
                 let map = checkpoint.map(tensor).unwrap();
                 let columns = tensor.shape[1] as usize * kind.block() / kind.block_bytes();
                 let mut weights = vec![0.0; tensor.shape[0] as usize * columns];
-                let part = [(tensor.dtype, &*map.bytes())];
+                let part = [(tensor.dtype, map.bytes())];
                 were.decode_rows(RowsAt::start(columns), &part, &mut weights);
                 let mut bytes = vec![0; weights.len() * 2];
                 FloatType::BF16.narrow(&weights, &mut bytes).unwrap();

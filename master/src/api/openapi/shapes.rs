@@ -188,7 +188,9 @@ pub(super) fn members() -> Value {
 }
 
 pub(super) fn invited() -> Value {
-    json!({ "invitation": { "token": "text" }, "command": "text", "code": "any" })
+    json!({
+        "invitation": { "token": "text" }, "command": "text", "command_of_phones": "text", "code": "any",
+    })
 }
 
 pub(super) fn member() -> Value {

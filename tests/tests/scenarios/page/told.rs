@@ -1,13 +1,16 @@
 //! What a master seldom tells, or a model seldom does, made up where the page hears of it: devices that are warm, run low or go,
 //! thoughts, a model that is being fetched; and what somebody does with an answer, with a conversation and with settings.
-use cake_tests::{Master, Server};
+use cake_tests::browser::Browser;
+use cake_tests::{Cluster, Master, Server, not_shown};
 
 use super::access::{Eyes, PHONE, instruments};
 use super::states::{EARS, RUNS, ask, show};
 use super::talks::ANSWERED;
-use super::{IS_OPEN, demo_model, halves, is_ready};
+use super::{ENTER, IS_OPEN, demo_model, halves, is_ready};
 use crate::pull::Place;
 
+const TAB: &str = "\u{e004}";
+const ESCAPE: &str = "\u{e00c}";
 /// Members and numbers that no test makes: each member is as the first one, but for its name and its duty.
 const SELDOM: &str = "window.alter = (state) => { \
     const [one, two] = state.members ?? []; \
@@ -99,6 +102,17 @@ fn an_answer_is_thought_of_stopped_copied_and_saved() {
     assert_eq!(said(note), "Stopped here.");
     eyes.see("stopped");
     browser.look("light", 1280, 900);
+    browser.click(".turn:last-child .again");
+    browser.wait("another answer", ANSWERED);
+    assert_eq!(
+        said("return document.querySelector('.turn:last-child .version').textContent"),
+        "2/2"
+    );
+    browser.type_into("#search", "FOX");
+    let found = "return document.querySelectorAll('#conversations li').length === 1";
+    browser.wait("the conversation to be found", found);
+    eyes.see("versions-and-search");
+    browser.look("light", 1280, 900);
 
     // What is saved is what was said.
     browser.run(
@@ -117,8 +131,10 @@ fn an_answer_is_thought_of_stopped_copied_and_saved() {
     assert!(markdown.contains("Tell me a story about an owl.") && markdown.contains("## demo"));
     let json: serde_json::Value =
         serde_json::from_str(&said("return window.saved[1]")).expect("JSON");
-    assert_eq!(json["turns"][0]["thought"], "Owls are birds.\n\n- They fly.");
-    assert_eq!(json["turns"][1]["end"], "stopped");
+    let turns = json["turns"].as_array().expect("a list");
+    assert!(turns.iter().any(|turn| turn["thought"] == "Owls are birds.\n\n- They fly."), "{json}");
+    assert!(turns.iter().any(|turn| turn["end"] == "stopped"), "{json}");
+    assert_eq!(turns.len(), 3, "both versions");
 
     // Settings that were kept under a name are there again, also once the page is loaded anew.
     browser.click("#settings summary");
@@ -143,6 +159,58 @@ fn an_answer_is_thought_of_stopped_copied_and_saved() {
     browser.click("#preset-delete");
     let names = "return [...document.querySelector('#preset').options].map(it => it.text).join()";
     assert!(!said(names).contains("Short"));
+}
+
+#[test]
+fn the_keyboard_alone_reaches_all_and_leaves_dialogs() {
+    let Some(browser) = Browser::start() else {
+        return not_shown("the page needs chromium and chromium-driver");
+    };
+    let cluster = Cluster::new(&["kitchen"]);
+    let args = ["--model-name", "demo", "--default-max-tokens", "8", "--join", "127.0.0.1:0"];
+    let server = Server::start(&cluster.master, &demo_model(), &args);
+    browser.look("light", 1280, 900);
+    browser.open(&format!("{}/", server.url));
+    browser.wait("the page to be ready", is_ready());
+    browser.wait("it to be the owner's", "return !document.querySelector('#add').hidden");
+    ask(&browser, "Tell me a story about an owl.");
+    browser.wait("the answer", ANSWERED);
+    let focused = || browser.run("return document.activeElement?.id ?? ''");
+    // From the first to the last: each that is reached shows that it is.
+    let (mut reached, mut at) = (Vec::new(), "#theme");
+    loop {
+        browser.type_into(at, TAB);
+        if browser.run("return !document.querySelector(':focus')") == true {
+            break; // Past the page.
+        }
+        at = ":focus";
+        let name = "const it = document.activeElement; \
+            return it.id || it.dataset.part || it.className || it.textContent.trim()";
+        let name = browser.run(name).as_str().expect("text").to_owned();
+        let is_seen = "return document.activeElement.matches(':focus-visible')";
+        assert_eq!(browser.run(is_seen), true, "the focus is seen on {name:?}");
+        reached.push(name);
+        assert!(reached.len() < 100, "it goes round: {reached:?}");
+    }
+    for wanted in ["new", "search", "add", "manage", "copy", "again", "edit", "Settings", "prompt"]
+    {
+        assert!(reached.iter().any(|name| name.contains(wanted)), "{wanted}: {reached:?}");
+    }
+    for (opens, dialog) in
+        [("#add", "#invite-dialog"), ("#conversations button", "#conversation-dialog")]
+    {
+        browser.type_into(opens, ENTER);
+        let is_open = format!("return document.querySelector('{dialog}').open");
+        browser.wait("the dialog", &is_open);
+        let is_inside =
+            format!("return document.querySelector('{dialog}').contains(document.activeElement)");
+        assert_eq!(browser.run(&is_inside), true, "the focus is in {dialog}");
+        browser.type_into(":focus", ESCAPE);
+        browser.wait("it to be closed", &format!("{is_open} === false"));
+        let is_back =
+            format!("return document.querySelector('{opens}') === document.activeElement");
+        assert_eq!(browser.run(&is_back), true, "the focus is where it was: {}", focused());
+    }
 }
 
 #[test]
