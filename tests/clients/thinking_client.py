@@ -64,7 +64,7 @@ def messages(clients, model):
     thinking = {"type": "enabled", "budget_tokens": 1024}
     asked = dict(model=model, messages=ASKED, max_tokens=MOST, extra_body=GREEDY)
     said = clients.anthropic.messages.create(**asked, thinking=thinking).content
-    assert [(block.type) for block in said] == ["thinking", "text"], said
+    assert [block.type for block in said] == ["thinking", "text"], said
     assert (said[0].thinking, said[1].text) == (thought, text)
     with clients.anthropic.messages.stream(**asked, thinking=thinking) as stream:
         pieces = [event.thinking for event in stream if event.type == "thinking"]

@@ -1,5 +1,6 @@
 //! Where requests get their models: those that are loaded at once, another one when it is loaded, too, or in the place of one.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ struct State {
     given: Vec<Given>,
     /// Models that are not given any more while their last requests end.
     leaving: Vec<Leaving>,
+    /// Models that are to go as soon as they are loaded, until somebody asks for them again.
+    unwanted: BTreeSet<String>,
 }
 
 impl State {
@@ -105,8 +108,8 @@ impl Desk {
     /// them. It is not open yet. Models stay for `usual`.
     pub fn new(most: usize, usual: Keep) -> (Self, mpsc::UnboundedReceiver<Want>) {
         let (wants, wanted) = mpsc::unbounded_channel(); // Bounded by the places.
-        let (given, leaving) = (Vec::new(), Vec::new());
-        let state = Mutex::new(State { is_open: false, given, leaving });
+        let (given, leaving, unwanted) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let state = Mutex::new(State { is_open: false, given, leaving, unwanted });
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
         let places = Semaphore::new(most);
         (Self { state, wants, places, most, usual, changed: Notify::new() }, wanted)
@@ -183,6 +186,7 @@ impl Desk {
         let (answer, answered) = oneshot::channel();
         let name = model.name.clone();
         let _waits = crate::running::enter(&name, 1, 0);
+        self.state().unwanted.remove(&name);
         self.wants.send(Want { model, keep, answer }).map_err(|_| ApiError::Closed)?;
         let answered = answered.await.map_err(|_| ApiError::Closed)?;
         answered.map_err(|why| ApiError::NotLoaded { model: name, why })
@@ -206,6 +210,21 @@ impl Desk {
             self.changed.notify_one();
         }
         Some(served)
+    }
+
+    /// Lets the model of this name go once nobody uses it; one that is not loaded yet, once those who wait for it had it.
+    pub fn let_go(&self, name: &str) {
+        if self.given(name, Some(Keep::NOT)).is_none() {
+            self.state().unwanted.insert(name.to_owned());
+        }
+    }
+
+    /// Those who waited for the model of this name have it.
+    pub fn all_have(&self, name: &str) {
+        let is_unwanted = self.state().unwanted.remove(name);
+        if is_unwanted {
+            self.given(name, Some(Keep::NOT));
+        }
     }
 
     /// Gives this model to whoever asks for it from now on.

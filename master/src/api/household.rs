@@ -232,13 +232,13 @@ async fn what_if(
     Body(asked, _room): Body<WhatIf>,
 ) -> Result<Json<WouldChange>, ApiError> {
     let bytes = asked.bytes()?;
-    let loaded = server.desk.loaded();
+    // Their names alone: a model that is kept in hand is in use.
+    let loaded: Vec<String> = server.desk.loaded().iter().map(|one| one.name.clone()).collect();
     if let Some(name) = asked.model.as_ref().filter(|_| !loaded.is_empty())
-        && loaded.iter().all(|one| one.name != *name)
+        && !loaded.contains(name)
     {
-        let names: Vec<&str> = loaded.iter().map(|one| one.name.as_str()).collect();
         let found: String = name.chars().take(64).collect();
-        let expected = format!("one that is loaded: {}", names.join(", "));
+        let expected = format!("one that is loaded: {}", loaded.join(", "));
         return Err(ApiError::parameter("model", format!("{found:?}"), expected));
     }
     let planner = server.board.asked(asked.model.as_deref()).filter(|_| !loaded.is_empty());

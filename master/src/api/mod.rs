@@ -69,7 +69,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::deployment::fits::Fit;
+use crate::deployment::fits::{Fit, Offers};
 use crate::monitor::Phase;
 use crate::request_id::RequestId;
 use crate::shelf::AtHand;
@@ -197,11 +197,15 @@ async fn ready(State(server): State<Arc<Server>>, headers: HeaderMap) -> (Status
 
 async fn models(Ready(server): Ready) -> Json<Value> {
     let models = server.models();
+    let offers = server.offers();
     let name = |one: Option<&(Arc<AtHand>, _)>| one.map(|(model, _)| model.name.clone());
+    let object = |(one, served): &(Arc<AtHand>, Option<Arc<Served>>)| {
+        model_object(&server, one, &offers, served.as_deref())
+    };
     // Of this list both APIs are fond, each of fields of its own.
     Json(json!({
         "object": "list",
-        "data": models.iter().map(|(one, served)| model_object(&server, one, served.as_deref())).collect::<Vec<_>>(),
+        "data": models.iter().map(object).collect::<Vec<_>>(),
         "has_more": false,
         "first_id": name(models.first()),
         "last_id": name(models.last()),
@@ -211,11 +215,16 @@ async fn models(Ready(server): Ready) -> Json<Value> {
 async fn model(Ready(server): Ready, Name(name): Name) -> Result<Json<Value>, ApiError> {
     let model = server.at_hand(&name)?;
     let served = server.desk.loaded_as(&name);
-    Ok(Json(model_object(&server, &model, served.as_deref())))
+    Ok(Json(model_object(&server, &model, &server.offers(), served.as_deref())))
 }
 
 /// What is told of a model, whether it would fit, and how it is loaded if it is.
-fn model_object(server: &Server, model: &AtHand, served: Option<&Served>) -> Value {
+fn model_object(
+    server: &Server,
+    model: &AtHand,
+    offers: &Offers,
+    served: Option<&Served>,
+) -> Value {
     let there = model.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let created = served.map_or(there, |served| served.created);
     let date = UNIX_EPOCH + Duration::from_secs(created);
@@ -231,7 +240,7 @@ fn model_object(server: &Server, model: &AtHand, served: Option<&Served>) -> Val
         "loaded": served.is_some(),
         "bytes": model.about.as_ref().map_or(0, |about| about.bytes),
     });
-    let fit = if served.is_some() { Fit::Whole } else { server.fit(model) };
+    let fit = if served.is_some() { Fit::Whole } else { server.fit(model, offers) };
     object["fits"] = match fit {
         Fit::Whole => json!(true),
         Fit::Lacks { .. } => json!(false),

@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::responses::Store;
 use super::served::Served;
 use crate::board::Board;
-use crate::deployment::fits::{Fit, Fits};
+use crate::deployment::fits::{Fit, Fits, Offers};
 use crate::membership::Membership;
 use crate::monitor::Phase;
 use crate::shelf::{AtHand, Keep, Shelf};
@@ -112,10 +112,15 @@ impl Server {
         block_in_place(|| self.shelf.names())
     }
 
-    /// Whether a model would fit the devices that are there, if nothing else was loaded.
-    pub(super) fn fit(&self, model: &AtHand) -> Fit {
+    /// What devices offer that are there.
+    pub(super) fn offers(&self) -> Offers {
         let watched = self.board.snapshot();
-        block_in_place(|| self.fits.of(model, &watched.snapshot.members, &watched.awaited))
+        block_in_place(|| self.fits.offers(&watched.snapshot.members, &watched.awaited))
+    }
+
+    /// Whether a model would fit these, if nothing else was loaded.
+    pub(super) fn fit(&self, model: &AtHand, offers: &Offers) -> Fit {
+        block_in_place(|| self.fits.of(model, offers))
     }
 
     /// All models that may be asked for, each with what is loaded of it.

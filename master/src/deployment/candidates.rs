@@ -225,7 +225,7 @@ fn check_pins(pins: &[Pin], unable: &[Idle]) -> Result<(), Refusal> {
 }
 
 /// The memory that the master computes in with this device.
-fn own_place(device: DeviceKind) -> Memory {
+pub(super) fn own_place(device: DeviceKind) -> Memory {
     (LOCAL.to_owned(), memory_of(device))
 }
 

@@ -1,18 +1,18 @@
 //! Whether models at hand would fit the devices that are there, from headers alone: nobody is asked, nothing is timed.
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use cake_checkpoint::{Checkpoint, Scheme};
 use cake_engine::DeviceKind;
-use cake_stage::{OVERHEAD_BYTES, ResidentCosts};
+use cake_stage::{Account, OVERHEAD_BYTES, ResidentCosts};
 
-use super::candidates::{in_use, own_memory};
+use super::candidates::{in_use, own_memory, own_place};
 use super::parts::{parted, ways};
 use super::{Error, PlanRequest};
 use crate::chunk;
-use crate::cluster::Awaited;
+use crate::cluster::{Awaited, Whereabouts};
 use crate::model::Model;
 use crate::planner::{self, Input};
 use crate::present::{Duty, Present};
@@ -25,22 +25,22 @@ const MOST: usize = 1024;
 /// What a service promises of its models, and what is known of each.
 pub(crate) struct Fits {
     request: PlanRequest,
-    /// Whether the master holds all layers itself where nobody is there.
-    alone: AtomicBool,
+    /// Who is meant, once that is known.
+    cluster: OnceLock<Whereabouts>,
+    /// Bytes that were free for the master when that was last told.
+    free: AtomicU64,
     known: Mutex<HashMap<String, Known>>,
 }
 
 /// Of which files, and of which devices.
 struct Known {
     since: SystemTime,
-    offers: Vec<Offer>,
-    /// Bytes that the master offers.
-    own: u64,
+    offers: Offers,
     fit: Fit,
 }
 
-/// Steps in which the master's free memory is told: it is never twice the same.
-const FREE_STEP: u64 = 64 << 20;
+/// By how much the master's free memory has to change before models are looked at anew: it is never twice the same.
+const FREE_STEP: u64 = 256 << 20;
 
 /// Whether a model fits all that is offered, if nothing else was loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,14 @@ pub(crate) enum Fit {
     },
     /// Nobody is there, it would have to be read, or somebody is to have certain layers of it.
     Unknown,
+}
+
+/// What all offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offers {
+    workers: Vec<Offer>,
+    /// Bytes that the master offers.
+    own: u64,
 }
 
 /// What a device offers.
@@ -80,7 +88,7 @@ impl Offer {
 
     /// Of one that nobody holds yet.
     fn awaited(one: &Awaited) -> Option<Self> {
-        let is_free = one.online && one.held_by.is_none() && one.why.is_none();
+        let is_free = one.online && one.held_by.is_none();
         Some(Self {
             worker_id: one.worker_id.clone().filter(|_| is_free)?,
             device: DeviceKind::alike(one.devices.first().map_or("", String::as_str)),
@@ -93,61 +101,70 @@ impl Offer {
 impl Fits {
     /// Of models of which so much is asked.
     pub(crate) fn new(request: PlanRequest) -> Self {
-        Self { request, alone: AtomicBool::default(), known: Mutex::default() }
+        let (cluster, free) = (OnceLock::new(), AtomicU64::default());
+        Self { request, cluster, free, known: Mutex::default() }
     }
 
-    /// The master holds all layers itself where nobody is there: nobody joined, or nobody is to be asked.
-    pub(crate) fn master_takes_all(&self) {
-        self.alone.store(true, Ordering::Relaxed);
+    /// Over these, from now on.
+    pub(crate) fn over(&self, cluster: Whereabouts) {
+        self.cluster.set(cluster).ok(); // Nobody else sets it.
     }
 
-    /// Whether `model` fits the devices of these members, and of those that are awaited. Opens its headers where that is not
-    /// known: blocks.
-    pub(crate) fn of(&self, model: &AtHand, members: &[Present], awaited: &[Awaited]) -> Fit {
-        let request = &self.request;
-        let kept = |name: &String| !request.exclude.contains(name);
+    /// What these members offer, those that are awaited, and the master itself. Reads the list of those that joined: blocks.
+    pub(crate) fn offers(&self, members: &[Present], awaited: &[Awaited]) -> Offers {
+        let kept = |name: &String| !self.request.exclude.contains(name);
         let members = members.iter().filter(|one| kept(&one.name)).filter_map(Offer::of);
         let awaited = awaited.iter().filter(|one| kept(&one.name)).filter_map(Offer::awaited);
-        let mut offers: Vec<Offer> = members.chain(awaited).collect();
-        offers.sort_by(|one, other| one.worker_id.cmp(&other.worker_id));
-        let own = self.own(offers.is_empty());
-        if offers.is_empty() && own == 0 || !request.pins.is_empty() {
+        let mut workers: Vec<Offer> = members.chain(awaited).collect();
+        workers.sort_by(|one, other| one.worker_id.cmp(&other.worker_id));
+        let nobody = |cluster: &&Whereabouts| workers.is_empty() && cluster.addresses().is_empty();
+        let own = match self.request.local_memory {
+            Some(bytes) => bytes,
+            // Where nobody can be, it holds all layers.
+            None => self.cluster.get().filter(nobody).map_or(0, |cluster| self.free(cluster)),
+        };
+        Offers { workers, own }
+    }
+
+    /// Whether `model` fits. Opens its headers where that is not known: blocks.
+    pub(crate) fn of(&self, model: &AtHand, offers: &Offers) -> Fit {
+        if offers.workers.is_empty() && offers.own == 0 || !self.request.pins.is_empty() {
             return Fit::Unknown;
         }
-        let is_same = |known: &&Known| {
-            known.since == model.since && known.offers == offers && known.own == own
-        };
+        let is_same = |known: &&Known| known.since == model.since && known.offers == *offers;
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().get(&model.name).filter(is_same) {
             return known.fit;
         }
-        let fit = self.find_out(&model.model, &offers, own).unwrap_or(Fit::Unknown);
+        let fit = self.find_out(&model.model, offers).unwrap_or(Fit::Unknown);
         let mut known = lock();
         if known.len() >= MOST {
             known.clear();
         }
-        known.insert(model.name.clone(), Known { since: model.since, offers, own, fit });
+        let offers = offers.clone();
+        known.insert(model.name.clone(), Known { since: model.since, offers, fit });
         fit
     }
 
-    /// Bytes that the master has for layers: what it was told, or what is free where it holds all of them.
-    fn own(&self, is_alone: bool) -> u64 {
-        let free = || {
-            let device = DeviceKind::from_env().ok()?;
-            let free = own_memory(device.name(), device.memory()).ok()?.bytes;
-            Some(free.saturating_add(in_use()) / FREE_STEP * FREE_STEP)
-        };
-        match self.request.local_memory {
-            Some(bytes) => bytes,
-            None if is_alone && self.alone.load(Ordering::Relaxed) => free().unwrap_or(0),
-            None => 0,
+    /// Bytes that are free for the master, if nothing was loaded; 0 where nobody knows.
+    fn free(&self, cluster: &Whereabouts) -> u64 {
+        let Ok(device) = DeviceKind::from_env() else { return 0 };
+        let Ok(own) = own_memory(device.name(), device.memory()) else { return 0 };
+        let taken = Account::new(cluster.ledger()).others(&own_place(device));
+        let now = own.bytes.saturating_add(taken.min(in_use()));
+        let before = self.free.load(Ordering::Relaxed);
+        if before > 0 && now.abs_diff(before) < FREE_STEP {
+            return before;
         }
+        self.free.store(now, Ordering::Relaxed);
+        now
     }
 
-    fn find_out(&self, model: &str, offers: &[Offer], own: u64) -> Result<Fit, Error> {
+    fn find_out(&self, model: &str, offers: &Offers) -> Result<Fit, Error> {
         let checkpoint = Arc::new(Checkpoint::open(model)?);
         let promise = self.request.promise(&checkpoint)?;
-        let candidates: Vec<Candidate> = offers.iter().map(candidate).collect();
+        let candidates: Vec<Candidate> = offers.workers.iter().map(candidate).collect();
+        let own = offers.own;
         let device = (own > 0).then(DeviceKind::from_env).transpose()?;
         let device = device.map(|device| (device, cake_engine::default_threads()));
         let least = chunk::bounds(promise.context, false).last();
@@ -215,6 +232,7 @@ mod tests {
     use cake_checkpoint::LayerRange;
 
     use super::*;
+    use crate::membership::Membership;
     use crate::planner::Pin;
     use crate::present::tests::spare;
     use crate::shelf::{Shelf, Source};
@@ -226,32 +244,35 @@ mod tests {
         let model = shelf.only().expect("one");
         let parallel = NonZeroUsize::new(8);
         let fits = Fits::new(PlanRequest { parallel, ..PlanRequest::default() });
-        assert_eq!(fits.of(&model, &[], &[]), Fit::Unknown);
+        let of = |fits: &Fits, members: &[Present], awaited: &[Awaited]| {
+            fits.of(&model, &fits.offers(members, awaited))
+        };
+        assert_eq!(of(&fits, &[], &[]), Fit::Unknown);
         let offers = |bytes| {
             let of =
                 |name| Present { budget_bytes: bytes, devices: vec!["cpu".into()], ..spare(name) };
             [of("a"), of("b")]
         };
-        assert_eq!(fits.of(&model, &offers(4 << 30), &[]), Fit::Whole);
+        assert_eq!(of(&fits, &offers(4 << 30), &[]), Fit::Whole);
         let Fit::Lacks { needed_bytes, offered_bytes } =
-            fits.of(&model, &offers(OVERHEAD_BYTES + (1 << 20)), &[])
+            of(&fits, &offers(OVERHEAD_BYTES + (1 << 20)), &[])
         else {
             panic!("two times 1 MiB are too few");
         };
         assert!(offered_bytes <= 2 << 20 && offered_bytes < needed_bytes, "{needed_bytes}");
         // The master's own memory counts, and who is left out does not.
         let small = offers(OVERHEAD_BYTES + (1 << 20));
-        let of = |request| Fits::new(PlanRequest { parallel, ..request }).of(&model, &small, &[]);
+        let asked = |request| of(&Fits::new(PlanRequest { parallel, ..request }), &small, &[]);
         let local_memory = Some(4 << 30);
-        assert_eq!(of(PlanRequest { local_memory, ..PlanRequest::default() }), Fit::Whole);
+        assert_eq!(asked(PlanRequest { local_memory, ..PlanRequest::default() }), Fit::Whole);
         let exclude = vec!["a".to_owned(), "b".to_owned()];
-        assert_eq!(of(PlanRequest { exclude, ..PlanRequest::default() }), Fit::Unknown);
+        assert_eq!(asked(PlanRequest { exclude, ..PlanRequest::default() }), Fit::Unknown);
         let pins = vec![Pin { device: "a".to_owned(), layers: LayerRange::new(0, 1) }];
-        assert_eq!(of(PlanRequest { pins, ..PlanRequest::default() }), Fit::Unknown);
+        assert_eq!(asked(PlanRequest { pins, ..PlanRequest::default() }), Fit::Unknown);
         // Nor does who gets no layers.
         let aside = [Duty::Draining, Duty::Leaving, Duty::Paused, Duty::Quarantined]
             .map(|duty| Present { duty, budget_bytes: 4 << 30, ..spare("c") });
-        assert_eq!(fits.of(&model, &aside, &[]), Fit::Unknown);
+        assert_eq!(of(&fits, &aside, &[]), Fit::Unknown);
         // Who is there and held by nobody does.
         let there = Awaited {
             name: "c".to_owned(),
@@ -263,21 +284,27 @@ mod tests {
             threads: Some(2),
             why: None,
         };
-        assert_eq!(fits.of(&model, &[], std::slice::from_ref(&there)), Fit::Whole);
+        assert_eq!(of(&fits, &[], std::slice::from_ref(&there)), Fit::Whole);
         for held in [
             Awaited { held_by: Some("another".to_owned()), ..there.clone() },
             Awaited { online: false, why: Some("no answer in time".to_owned()), ..there },
         ] {
-            assert_eq!(fits.of(&model, &[], &[held]), Fit::Unknown);
+            assert_eq!(of(&fits, &[], &[held]), Fit::Unknown);
         }
         // Where nobody can be, the master's free memory has it.
         let by_itself = Fits::new(PlanRequest { parallel, ..PlanRequest::default() });
-        by_itself.master_takes_all();
-        assert_eq!(by_itself.of(&model, &[], &[]), Fit::Whole);
-        assert!(matches!(by_itself.of(&model, &small, &[]), Fit::Lacks { .. }), "they are asked");
+        by_itself.over(Whereabouts::new(Membership::default(), Vec::new(), true));
+        assert_eq!(of(&by_itself, &[], &[]), Fit::Whole);
+        assert!(matches!(of(&by_itself, &small, &[]), Fit::Lacks { .. }), "they are asked");
         // What is known of it is not found out again.
-        fits.of(&model, &offers(4 << 30), &[]);
-        let known = fits.known.lock().expect("no holder panics");
-        assert_eq!(known.get(&model.name).map(|known| known.offers.len()), Some(2));
+        let told = fits.offers(&offers(4 << 30), &[]);
+        assert_eq!(fits.of(&model, &told), Fit::Whole);
+        let known = |fit| {
+            let mut all = fits.known.lock().expect("no holder panics");
+            all.get_mut(&model.name).expect("it is known").fit = fit;
+        };
+        known(Fit::Unknown);
+        assert_eq!(fits.of(&model, &told), Fit::Unknown);
+        assert_eq!(of(&fits, &offers(5 << 30), &[]), Fit::Whole, "of other offers it is");
     }
 }

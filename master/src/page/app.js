@@ -97,6 +97,7 @@ function onDown(trouble) {
   byId("phase").dataset.phase = "down";
   cluster.setStale(true);
   shelf.lose();
+  models.lose();
   chat.allow(false, isLocked ? "An API key is needed." : "Waiting for the master.");
 }
 

@@ -75,7 +75,7 @@ export class Members {
     this.#awaited = state.awaited ?? [];
     this.#model = shown.model || undefined;
     this.#several = (state.models ?? []).length > 1;
-    this.#canPlan = state.phase === "ready";
+    this.#canPlan = shown.phase === "ready";
     this.#isIdle = state.phase === "idle";
     this.#layered = new Set((shown.devices ?? []).map((device) => device.worker_id));
     this.#elsewhere = layersElsewhere(shown);

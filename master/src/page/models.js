@@ -73,6 +73,11 @@ export class Models {
     }
   }
 
+  /** The master is gone: nobody knows what is loaded. */
+  lose() {
+    this.#show(this.#all.map((model) => ({ ...model, loaded: undefined })));
+  }
+
   #show(models) {
     this.#all = models;
     byId("model").replaceChildren(...models.map((model) => new Option([model.id, factsInWords(model)].filter(Boolean).join(" · "), model.id)));

@@ -51,6 +51,7 @@ export class Shelf {
   /** The master is gone: nobody knows what is loaded. */
   lose() {
     this.#isLost = true;
+    this.#coming = new Set();
     this.#draw();
   }
 

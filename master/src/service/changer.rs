@@ -270,6 +270,7 @@ impl<L: Load> Changer<L> {
         let desk = self.desk.clone();
         let gone = || Arc::new(scheduler::Error::Ended("it is gone again".into())) as WhyNot;
         self.queue.answer(name, |want| desk.given(name, want.keep).ok_or_else(gone));
+        desk.all_have(name);
     }
 
     /// Tells those who wait for a model that they wait in vain.

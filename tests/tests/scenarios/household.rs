@@ -93,6 +93,13 @@ fn the_owner_lets_devices_in_frees_them_and_shuts_them_out() {
     let foreseen = server.post("/api/what-if", &json!({ "bytes": 4_u64 << 30 })).good();
     assert!(foreseen["before"]["alone_seconds"].as_f64().expect("seconds") > 0.0, "{foreseen}");
     assert!(foreseen["stages"].as_array().is_some_and(|stages| !stages.is_empty()));
+    let model = foreseen["model"].clone();
+    assert!(model.as_str().is_some_and(|name| !name.is_empty()), "{foreseen}");
+    let named = json!({ "bytes": 4_u64 << 30, "model": model });
+    assert_eq!(server.post("/api/what-if", &named).good()["model"], model);
+    let other = json!({ "bytes": 4_u64 << 30, "model": "other" });
+    let refused = server.post("/api/what-if", &other).refused(400);
+    assert!(refused.contains("\"other\"") && refused.contains("one that is loaded"), "{refused}");
     let tiny = server.post("/api/what-if", &json!({ "bytes": 1 }));
     assert!(tiny.refused(400).contains("bytes is 1, expected"));
 

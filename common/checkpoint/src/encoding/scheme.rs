@@ -24,7 +24,7 @@ pub enum Scheme {
     Q5,
     /// 4 bits in groups of 64, or what weights have been.
     Q4,
-    /// Numbers of 4 bits in groups of 32 with a power of two.
+    /// Numbers of 4 bits in groups of 32 with a power of two; embedding and head have 8 bits.
     Mxfp4,
 }
 

@@ -82,8 +82,8 @@ struct Found {
     clock: Clock,
 }
 
-/// The model that a request names, loaded unless nothing is asked but that it goes. One that is being loaded goes as soon as it
-/// is.
+/// The model that a request names, loaded unless nothing is asked but that it goes. One that is being loaded goes once those
+/// who wait for it had it.
 async fn find(
     server: &Server,
     kind: Kind,
@@ -96,10 +96,7 @@ async fn find(
     let served = match !asks && keep == Some(Keep::NOT) {
         true => {
             server.at_hand(&name)?;
-            let is_coming = || server.board.phase_of(&name).is_some();
-            if server.desk.given(&name, keep).is_none() && is_coming() {
-                server.model(Some(&name), keep).await.ok(); // Else it cannot be loaded: it is gone.
-            }
+            server.desk.let_go(&name);
             None
         }
         false => Some(server.model(Some(&name), keep).await?),

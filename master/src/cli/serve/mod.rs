@@ -147,9 +147,7 @@ impl Args {
         let (cluster, _door) =
             self.cluster.whereabouts_with_door(Words::kept(&board.chronicle)).await?;
         server.membership.set(cluster.membership.clone()).ok(); // Nobody else sets it.
-        if cluster.addresses().is_empty() {
-            server.fits.master_takes_all();
-        }
+        server.fits.over(cluster.clone());
         let mut loader = self.loader(cluster, &shelf)?;
         let first = match &only {
             Some(model) => {

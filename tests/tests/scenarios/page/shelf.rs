@@ -133,7 +133,9 @@ fn the_devices_of_each_of_two_models_are_shown() {
         "the master to be missed",
         "return document.querySelector('#phase').dataset.phase === 'down'",
     );
-    assert_eq!(browser.run(is_sure), 0);
+    let claims = "return [...document.querySelectorAll('#at-hand [data-part=facts], #model option')] \
+        .filter(it => it.textContent.includes('loaded')).length";
+    assert_eq!((browser.run(is_sure), browser.run(claims)), (0.into(), 0.into()));
 }
 
 #[test]

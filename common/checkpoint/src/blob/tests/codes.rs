@@ -144,6 +144,10 @@ fn blocks_stay_unless_they_take_far_more_bits() {
             let expected = if at < kept { Encoding::Ggml(was) } else { usual };
             assert_eq!(checkpoint.becomes(name, scheme), Some(expected), "{was:?}, {scheme}");
             assert_eq!(checkpoint.becomes_affine(name, scheme), Some(affine), "{was:?}, {scheme}");
+            // Of the ends all are kept; files without blocks have what is as exact, or 8 bits.
+            let end = checkpoint.end_becomes(EMBEDDING, scheme);
+            let as_exact = end.and_then(Encoding::as_affine).unwrap_or(Affine::Q8);
+            assert_eq!(checkpoint.end_becomes_affine(EMBEDDING, scheme), Some(as_exact));
         }
     }
 }
