@@ -119,6 +119,9 @@ fn files_without_blocks_get_what_is_as_exact() {
         assert_eq!(checkpoint.becomes_affine(name, Scheme::Q4), Some(expected));
         assert_eq!(checkpoint.becomes_affine(PLAIN, Scheme::Q4), Some(Affine::Q4));
         assert_eq!(checkpoint.becomes_affine(name, Scheme::AsStored), None);
+        // Embedding and head are kept as exactly, and stay where nothing is packed.
+        assert_eq!(checkpoint.end_becomes_affine(EMBEDDING, Scheme::Q4), Some(expected));
+        assert_eq!(checkpoint.end_becomes_affine(EMBEDDING, Scheme::AsStored), None);
     }
 }
 
@@ -144,10 +147,6 @@ fn blocks_stay_unless_they_take_far_more_bits() {
             let expected = if at < kept { Encoding::Ggml(was) } else { usual };
             assert_eq!(checkpoint.becomes(name, scheme), Some(expected), "{was:?}, {scheme}");
             assert_eq!(checkpoint.becomes_affine(name, scheme), Some(affine), "{was:?}, {scheme}");
-            // Of the ends all are kept; files without blocks have what is as exact, or 8 bits.
-            let end = checkpoint.end_becomes(EMBEDDING, scheme);
-            let as_exact = end.and_then(Encoding::as_affine).unwrap_or(Affine::Q8);
-            assert_eq!(checkpoint.end_becomes_affine(EMBEDDING, scheme), Some(as_exact));
         }
     }
 }
