@@ -2,7 +2,7 @@
 #[path = "../golden/names.rs"]
 mod found;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cake_checkpoint::ModelSpec;
 use safetensors::SafeTensors;
@@ -58,6 +58,11 @@ pub fn directory() -> PathBuf {
 /// If there are none.
 pub fn names() -> Vec<String> {
     found::names(&directory())
+}
+
+/// The model that ships with the program.
+pub fn demo_model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
 }
 
 /// The golden checkpoint of that name.

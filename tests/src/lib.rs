@@ -45,7 +45,7 @@ pub use cgroup::Cgroup;
 pub use cluster::Cluster;
 pub use collector::Collector;
 pub use far::Far;
-pub use golden::{Golden, golden};
+pub use golden::{Golden, demo_model, golden};
 pub use held::HeldBlobs;
 pub use hosts::{Entered, Host, Lan};
 pub use hub::{Hub, Manners};

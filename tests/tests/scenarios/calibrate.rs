@@ -1,18 +1,14 @@
 //! Weights that are turned into fewer bits are off where a text needs them least.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cake_tests::master::path;
-use cake_tests::{Master, TestWorker};
+use cake_tests::{Master, TestWorker, demo_model};
 use serde_json::Value;
 
 use crate::models::copy;
 
 /// What a run of a text is told by.
 const RUNS: &str = "through the model to see where errors count";
-
-fn model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
-}
 
 /// Bytes that a push sent.
 fn sent(report: &Value) -> u64 {
@@ -24,7 +20,7 @@ fn sent(report: &Value) -> u64 {
 fn a_text_changes_what_is_pushed_and_is_run_once() {
     let workers = TestWorker::several(&["a", "b"]);
     let master = Master::over(&workers);
-    let (model, text) = (path(&model()), path(&model().join("heldout.txt")));
+    let (model, text) = (path(&demo_model()), path(&demo_model().join("heldout.txt")));
     // What is sent again must not hang on how fast each was when it was asked.
     let push = |more: &[&str]| {
         let fixed = ["push", &model, "--encode", "q4", "--json", "--place", "a=0..6"];
@@ -43,7 +39,7 @@ fn a_text_changes_what_is_pushed_and_is_run_once() {
     let prompt: Vec<u32> = (2..40).collect();
     let answer = |master: &Master, more: &[&str]| {
         let more = [&["--encode", "q4"], more].concat();
-        master.answer_of(&self::model(), &prompt, 12, &[], &more).logprob_bits
+        master.answer_of(&demo_model(), &prompt, 12, &[], &more).logprob_bits
     };
     let whole = answer(&Master::alone(), &calibrate);
     assert_eq!(answer(&master, &calibrate), whole);
@@ -54,12 +50,12 @@ fn a_text_changes_what_is_pushed_and_is_run_once() {
 fn a_converted_model_is_what_would_be_pushed_of_it() {
     let master = Master::alone();
     let home = tempfile::tempdir().expect("a temporary folder");
-    let (model, text) = (path(&model()), path(&model().join("heldout.txt")));
+    let (model, text) = (path(&demo_model()), path(&demo_model().join("heldout.txt")));
     let calibrate = ["--encode", "q4", "--calibrate", &*text];
     let prompt: Vec<u32> = (2..40).collect();
     let answer =
         |model: &Path, more: &[&str]| master.answer_of(model, &prompt, 12, &[], more).logprob_bits;
-    let pushed = answer(&self::model(), &calibrate);
+    let pushed = answer(&demo_model(), &calibrate);
     for format in ["mlx", "safetensors"] {
         let out = home.path().join(format);
         let args = ["convert", &model, "--to", format, "--out", &path(&out)];
@@ -80,7 +76,7 @@ fn a_converted_model_is_what_would_be_pushed_of_it() {
 #[test]
 fn a_text_is_run_for_what_fits_alone() {
     let master = Master::alone();
-    let (model, text) = (path(&model()), path(&model().join("heldout.txt")));
+    let (model, text) = (path(&demo_model()), path(&demo_model().join("heldout.txt")));
     let plan = |offer: &str| {
         let calibrate = ["plan", &*model, "--encode", "q4", "--calibrate", &*text];
         master.run(&[&calibrate[..], &["--local-memory", "0", "--what-if", offer]].concat())
@@ -96,7 +92,7 @@ fn a_text_that_says_nothing_is_refused_before_anybody_is_asked_for() {
     // Nobody is there, which would be said as soon as somebody was asked.
     let master = Master::at(["127.0.0.1:1"]);
     let home = tempfile::tempdir().expect("a temporary folder");
-    let model = path(&model());
+    let model = path(&demo_model());
     let refused = |encode: &str, name: &str, bytes: Option<&[u8]>| {
         let text = home.path().join(name);
         if let Some(bytes) = bytes {
@@ -114,9 +110,9 @@ fn a_text_that_says_nothing_is_refused_before_anybody_is_asked_for() {
     assert!(refused("q8", "unused", Some(b"A few words.")).contains("q6, q5, q4"));
     assert!(refused("as-stored", "unused", None).contains("--encode"));
     let mute = home.path().join("mute");
-    copy(&self::model(), &mute);
+    copy(&demo_model(), &mute);
     std::fs::remove_file(mute.join("tokenizer.json")).expect("it was copied");
-    let text = path(&self::model().join("heldout.txt"));
+    let text = path(&demo_model().join("heldout.txt"));
     let args = ["plan", &path(&mute), "--encode", "q4", "--calibrate", &text];
     let refusal = master.run(&args).refusal();
     assert!(refusal.contains("--calibrate") && refusal.contains("tokenizer.json"), "{refusal}");

@@ -1,10 +1,9 @@
 //! The demo: three processes, one story, nothing left behind.
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use cake_tests::process::alive;
-use cake_tests::{Running, programs, until};
+use cake_tests::{Running, demo_model, programs, until};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -62,7 +61,7 @@ fn assert_gone(pids: &[u32]) {
 }
 
 fn expected_stories() -> Vec<(String, String)> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model/expected.json");
+    let file = demo_model().join("expected.json");
     let text = std::fs::read(file).expect("the demo model's expected answers");
     let expected: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
     let cases = expected["cases"].as_array().expect("cases");

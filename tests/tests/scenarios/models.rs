@@ -1,12 +1,12 @@
 //! Several models at hand, of which one has room: each loaded when it is asked for, none cut off, and nothing pushed a second time.
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use cake_tests::master::{path, pins, strs};
 use cake_tests::streams::count;
-use cake_tests::{Call, Golden, Master, Meddler, Server, TestWorker, golden, until};
+use cake_tests::{Call, Golden, Master, Meddler, Server, TestWorker, demo_model, golden, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -237,7 +237,7 @@ fn a_context_that_is_asked_of_several_models_is_the_most_that_each_gets() {
 
 #[test]
 fn whoever_leaves_while_waiting_changes_nothing() {
-    let demo = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../master/demo-model"));
+    let demo = demo_model();
     let llama = golden("llama");
     let memory = [&demo, &llama.path].map(|model| needs(model, &["a"], &[]).0);
     let worker = offering("a", memory.into_iter().fold(0, u64::max));

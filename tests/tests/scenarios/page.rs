@@ -5,19 +5,15 @@ mod states;
 mod talks;
 mod told;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cake_tests::browser::Browser;
-use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, not_shown};
+use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, demo_model, not_shown};
 
 /// Whether it is shown what can be done with a conversation.
 const IS_OPEN: &str = "return document.querySelector('#conversation-dialog').open";
 const ENTER: &str = "\u{e007}";
 const ANSWER: &str = "document.querySelector('#messages [data-role=assistant]')";
-
-fn demo_model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
-}
 
 /// Whether the page can be asked.
 fn is_ready() -> &'static str {

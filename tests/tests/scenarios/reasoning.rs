@@ -1,10 +1,9 @@
 //! What a model thinks is shown apart from what it says: by the API, in its streams, and in the terminal.
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use cake_tests::master::path;
-use cake_tests::{Master, Server};
+use cake_tests::{Master, Server, demo_model};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -20,8 +19,7 @@ const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.co
 /// The model that ships with the program, with that template.
 fn thinker() -> TempDir {
     let home = TempDir::with_prefix("cake-model-").expect("a temporary folder");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
-    for entry in std::fs::read_dir(source).expect("the demo model is there") {
+    for entry in std::fs::read_dir(demo_model()).expect("the demo model is there") {
         let entry = entry.expect("a listed file");
         std::fs::copy(entry.path(), home.path().join(entry.file_name())).expect("copied");
     }

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 
 use cake_checkpoint::{Checkpoint, ModelSpec};
 use cake_engine::{MatrixKinds, Numerics, same_bits};
-use cake_tests::golden;
 use cake_tests::master::Answer;
-use cake_tests::{Master, TestWorker, not_shown, not_shown_of};
+use cake_tests::{Master, TestWorker, demo_model, golden, not_shown, not_shown_of};
 use serde::{Deserialize, Serialize};
 
 /// What a model answered.
@@ -70,7 +69,7 @@ fn models() -> Vec<Asked> {
             Asked { name, path, layers, begins: golden.begins, kinds, prompt_ids, tokens }
         })
         .collect();
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../master/demo-model"));
+    let path = demo_model();
     let config = config(&path);
     models.push(Asked {
         name: "demo".to_owned(),

@@ -2,9 +2,9 @@
 use std::path::PathBuf;
 
 use cake_tests::browser::Browser;
-use cake_tests::{Cluster, Master, Server, not_shown};
+use cake_tests::{Cluster, Master, Server, demo_model, not_shown};
 
-use super::{ENTER, IS_OPEN, demo_model, is_ready, screenshot};
+use super::{ENTER, IS_OPEN, is_ready, screenshot};
 
 /// axe-core's script: `CAKE_AXE`, else where `tests/clients/install.sh` put it.
 pub(super) fn axe() -> Option<String> {

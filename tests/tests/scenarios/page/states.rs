@@ -1,12 +1,12 @@
 //! States that last for a moment, or come seldom: devices while a model comes, is lost and mended, those that have no
 //! layers, and answers that run or failed. The browser shows each for as long as it is looked at.
 use cake_tests::browser::Browser;
-use cake_tests::{Call, Cluster, Lie, Master, Meddler, Server, TestWorker};
+use cake_tests::{Call, Cluster, Lie, Master, Meddler, Server, TestWorker, demo_model};
 use serde_json::json;
 
 use super::access::{Eyes, PHONE, instruments};
 use super::talks::ANSWERED;
-use super::{ENTER, demo_model, halves, is_ready};
+use super::{ENTER, halves, is_ready};
 use crate::devices::pipeline::Home;
 use crate::models::copy;
 

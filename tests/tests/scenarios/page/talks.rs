@@ -1,8 +1,8 @@
 //! Conversations that the browser keeps: versions, a second tab, the list, and one that is long.
 use cake_tests::browser::Browser;
-use cake_tests::{Master, Server, not_shown};
+use cake_tests::{Master, Server, demo_model, not_shown};
 
-use super::{ENTER, IS_OPEN, demo_model, is_ready, screenshot};
+use super::{ENTER, IS_OPEN, is_ready, screenshot};
 
 /// Whether the last answer is complete.
 pub(super) const ANSWERED: &str = "const all = document.querySelectorAll('#messages [data-role=assistant]'); \

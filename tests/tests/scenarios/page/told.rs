@@ -1,12 +1,12 @@
 //! What a master seldom tells, or a model seldom does, made up where the page hears of it: devices that are warm, run low or go,
 //! thoughts, a model that is being fetched; and what somebody does with an answer, with a conversation and with settings.
 use cake_tests::browser::Browser;
-use cake_tests::{Cluster, Master, Server, not_shown};
+use cake_tests::{Cluster, Master, Server, demo_model, not_shown};
 
 use super::access::{Eyes, PHONE, instruments};
 use super::states::{EARS, RUNS, ask, show};
 use super::talks::ANSWERED;
-use super::{ENTER, IS_OPEN, demo_model, halves, is_ready};
+use super::{ENTER, IS_OPEN, halves, is_ready};
 use crate::pull::Place;
 
 const TAB: &str = "\u{e004}";
