@@ -13,7 +13,7 @@ ROOT=$(realpath "$(dirname "$0")/../..")
 PROGRAMS=${CAKE_PROGRAMS:-$ROOT/target/release}
 mkdir -p "$DIR"
 [ -d "$DIR/f32" ] || "$PROGRAMS/cake-master" convert "$MODEL" --to safetensors --encode f32 --out "$DIR/f32"
-[ -f "$DIR/f32.gguf" ] || "$PROGRAMS/cake-master" convert "$MODEL" --to gguf --encode f32 --out "$DIR/f32.gguf"
+[ -f "$DIR/f32.gguf" ] || "$PROGRAMS/cake-master" convert "$DIR/f32" --to gguf --encode f32 --out "$DIR/f32.gguf"
 beside=()
 for kind in "${TYPES[@]}"; do
   file=$DIR/${kind,,}.gguf

@@ -36,10 +36,11 @@ impl Checkpoint {
     }
 
     /// As [`Checkpoint::becomes`], for files that have no blocks, only groups with a scale and a bias: those that are as exact,
-    /// with half a bit more for each weight, and where there are none, what becomes of all others.
+    /// with half a bit more for each weight, and where there are none, what becomes of all others. Blocks that are not what the
+    /// weights were have groups of as many bits.
     pub fn becomes_affine(&self, weight: &str, scheme: Scheme) -> Option<Affine> {
         let usual = || self.scheme_of(weight, scheme).of_layers()?.as_affine();
-        self.becomes(weight, scheme)?.as_affine().or_else(usual)
+        self.becomes(weight, scheme)?.in_groups(self.were(weight)).or_else(usual)
     }
 
     /// The scheme for a matrix.

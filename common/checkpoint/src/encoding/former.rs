@@ -73,6 +73,15 @@ impl Encoding {
             _ => None,
         }
     }
+
+    /// As [`Encoding::as_affine`], of what weights become that were `were`: blocks that are not what they were have nothing
+    /// that is as exact, and groups of as many bits are as good.
+    pub(crate) fn in_groups(self, were: Option<Encoding>) -> Option<Affine> {
+        match self {
+            Encoding::Ggml(GgmlType::Q5K) if were != Some(self) => Some(Affine::Q5),
+            _ => self.as_affine(),
+        }
+    }
 }
 
 /// Which codes a matrix of that shape was, by stretches of its weights; `None` if none of those that are looked for. A stretch

@@ -67,7 +67,8 @@ impl Scheme {
     }
 
     /// What those become that were such codes before somebody widened them: those again, if they take about a bit more for
-    /// each weight than others do, or less. What was codes of 5 bits in groups of 32 with a minimum stays in such groups in 4.
+    /// each weight than others do, or less. What was codes of 5 bits in groups of 32 with a minimum stays in such groups in 4,
+    /// and what was of 6 in blocks has 5 in such blocks: whoever made them gave more bits to what errors count most in.
     /// `None` if they are like all others.
     pub fn keeps(self, codes: Encoding) -> Option<Encoding> {
         match (self, codes) {
@@ -76,7 +77,7 @@ impl Scheme {
                 Some(Encoding::Affine(Affine::Q4_32))
             }
             // 6.6 bits with scales.
-            (Scheme::Q4, Encoding::Ggml(GgmlType::Q6K)) => None,
+            (Scheme::Q4, Encoding::Ggml(GgmlType::Q6K)) => Some(Encoding::Ggml(GgmlType::Q5K)),
             // 8.5 bits with a scale.
             (Scheme::Q4 | Scheme::Q5 | Scheme::Q6, Encoding::Ggml(GgmlType::Q8_0)) => None,
             _ => Some(codes),

@@ -129,24 +129,27 @@ fn files_without_blocks_get_what_is_as_exact() {
 fn blocks_stay_unless_they_take_far_more_bits() {
     let schemes = [Scheme::Q8, Scheme::Q6, Scheme::Q5, Scheme::Q4];
     // How many of the schemes keep them, what the others make of them, and what files get that have no blocks.
+    let affine = Encoding::Affine;
     for (was, kept, narrower, without_blocks) in [
         (GgmlType::Q4_1, 4, None, [Affine::Q4_32; 4]),
         (GgmlType::Q4K, 4, None, [Affine::Q4_32; 4]),
         (GgmlType::Q5K, 4, None, [Affine::Q5_32; 4]),
-        (GgmlType::Q5_1, 3, Some(Affine::Q4_32), {
+        (GgmlType::Q5_1, 3, Some(affine(Affine::Q4_32)), {
             [Affine::Q5_32, Affine::Q5_32, Affine::Q5_32, Affine::Q4_32]
         }),
-        // Others that are as exact there are none of: what all get.
-        (GgmlType::Q6K, 3, Some(Affine::Q4), [Affine::Q8, Affine::Q6, Affine::Q5, Affine::Q4]),
+        // Others that are as exact there are none of: what all get, but for 4 bits.
+        (GgmlType::Q6K, 3, Some(Encoding::Ggml(GgmlType::Q5K)), {
+            [Affine::Q8, Affine::Q6, Affine::Q5, Affine::Q5]
+        }),
         (GgmlType::Q8_0, 1, None, [Affine::Q8, Affine::Q6, Affine::Q5, Affine::Q4]),
     ] {
         let (_directory, checkpoint) = decoded(was);
         let name = "model.layers.0.mlp.down_proj.weight";
-        for (at, (scheme, affine)) in schemes.into_iter().zip(without_blocks).enumerate() {
-            let usual = Encoding::Affine(narrower.unwrap_or(affine));
+        for (at, (scheme, groups)) in schemes.into_iter().zip(without_blocks).enumerate() {
+            let usual = narrower.unwrap_or(affine(groups));
             let expected = if at < kept { Encoding::Ggml(was) } else { usual };
             assert_eq!(checkpoint.becomes(name, scheme), Some(expected), "{was:?}, {scheme}");
-            assert_eq!(checkpoint.becomes_affine(name, scheme), Some(affine), "{was:?}, {scheme}");
+            assert_eq!(checkpoint.becomes_affine(name, scheme), Some(groups), "{was:?}, {scheme}");
         }
     }
 }
