@@ -89,9 +89,15 @@ impl Master {
             .env("CAKE_STATE", self.state.path())
             .env("RUST_BACKTRACE", "1")
             .envs(environment());
-        for name in
-            ["CAKE_WORKERS", "CAKE_CONFIG", "CAKE_LOG", "CAKE_DEVICE", "HF_HOME", "HF_HUB_CACHE"]
-        {
+        for name in [
+            "CAKE_WORKERS",
+            "CAKE_CONFIG",
+            "CAKE_LOG",
+            "CAKE_DEVICE",
+            "HF_HOME",
+            "HF_HUB_CACHE",
+            "OLLAMA_MODELS",
+        ] {
             command.env_remove(name);
         }
         command.envs(self.cpu.iter().map(|name| ("CAKE_CPU", name)));

@@ -17,6 +17,7 @@ use crate::file::directory_of;
 pub use error::LocateError;
 pub use kept_error::{KeptError, OllamaError};
 use list::program_of;
+pub use list::{KeptModel, kept};
 use program::Program;
 
 /// Most names in a refusal, which is for people to read.

@@ -123,7 +123,7 @@ enum Command {
     /// Fetch a model from the Hub into its cache; what is there already is not fetched again.
     #[command(after_help = examples::PULL)]
     Pull(pull::Args),
-    /// List the models in the Hub's cache.
+    /// List the models in the Hub's cache, and those of Ollama and LM Studio.
     #[command(after_help = examples::LIST)]
     List(list::Args),
     /// Delete a model, or a revision of it, from the Hub's cache.

@@ -14,7 +14,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List the models in the Hub's cache: those that `serve` has at hand unless told otherwise.
+    /// List the models in the Hub's cache, and those of Ollama and LM Studio: what `serve` has at hand unless told otherwise.
     #[command(after_help = examples::MODELS_LIST)]
     List(list::Args),
     /// Fetch a model from the Hub into its cache; what is there already is not fetched again.

@@ -1,4 +1,4 @@
-//! The models at hand: those that a person named, those of folders, or those of the Hub's cache.
+//! The models at hand: those that a person named, those of folders, or those of the Hub's cache and of other programs.
 //!
 //! Start with `stock` (`Shelf`: which there are, by name), then `about` (what is told of each), `pull` (how one of the Hub's
 //! comes to be at hand). `keep` is how long one stays loaded.

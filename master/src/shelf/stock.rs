@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cake_checkpoint::{Checkpoint, Location, Scheme, hub_caches, locate};
+use cake_checkpoint::{Checkpoint, Location, Scheme, hub_caches, kept, locate};
 
 use super::about::About;
 use crate::model::Model;
@@ -18,6 +18,8 @@ pub enum Source {
     Folder(PathBuf),
     /// The Hub's cache.
     Hub,
+    /// What other programs keep on this machine.
+    Kept,
 }
 
 /// A model that can be loaded, or that there is and that cannot.
@@ -115,7 +117,7 @@ impl Shelf {
                     let failed = |source| Error::Folder { path: path.clone(), source };
                     std::fs::read_dir(path).map_err(failed)?;
                 }
-                Source::Hub => {}
+                Source::Hub | Source::Kept => {}
             }
         }
         *shelf.known() = named.into_iter().map(Arc::new).collect();
@@ -201,6 +203,13 @@ impl Shelf {
                 let found = models.filter_map(|model| {
                     let location = locate(&model.repo).ok()?;
                     Some((model.repo.clone(), model.repo, location))
+                });
+                found.collect()
+            }
+            Source::Kept => {
+                let found = kept().into_iter().filter_map(|one| {
+                    let location = locate(&one.model).ok()?;
+                    Some((one.model.clone(), one.model, location))
                 });
                 found.collect()
             }

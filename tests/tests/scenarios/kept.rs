@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use cake_tests::master::{answer_args, strs};
-use cake_tests::{Finished, Master, Running, TestWorker, golden};
+use cake_tests::{Finished, Master, Running, Server, TestWorker, golden};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -43,10 +43,15 @@ impl Home {
         fs::copy(file, folder.join("blobs").join(format!("sha256-{hex}"))).expect("a blob");
     }
 
+    /// A command in this home, without what the environment says of models.
+    fn at_home(&self, mut command: Command) -> Command {
+        command.env("HOME", self.path()).env_remove("XDG_CACHE_HOME");
+        command
+    }
+
     /// Runs a command in this home to its end.
-    fn finish(&self, mut command: Command) -> Finished {
-        command.env("HOME", self.path()).env_remove("OLLAMA_MODELS");
-        Running::start(&mut command).finish(LIMIT)
+    fn finish(&self, command: Command) -> Finished {
+        Running::start(&mut self.at_home(command)).finish(LIMIT)
     }
 
     /// Runs a command that asks no worker.
@@ -119,4 +124,45 @@ fn lm_studios_folders_are_models_as_they_are() {
         refusal.contains("lmstudio:mlx-community/packed, lmstudio:someone/Tiny-GGUF"),
         "{refusal}"
     );
+}
+
+#[test]
+fn what_they_keep_is_at_hand_where_no_model_is_named() {
+    let home = Home::of(Master::alone());
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-gguf/qwen3-q8_0");
+    let file = golden.join("model.gguf");
+    home.ollama("tiny", &file);
+    let folder = home.path().join(".lmstudio/models/someone/Tiny-GGUF");
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::copy(&file, folder.join("tiny.gguf")).expect("a file");
+    let names = ["ollama:tiny", "lmstudio:someone/Tiny-GGUF"];
+
+    let listed = home.run(&["models", "list", "--json"]).json();
+    let listed = listed.as_array().expect("a list");
+    let models: Vec<&Value> = listed.iter().map(|it| &it["model"]).collect();
+    assert_eq!(models, names);
+    let bytes = file.metadata().expect("a file").len();
+    assert!(listed.iter().all(|it| it["bytes"] == bytes), "{listed:?}");
+    let text = home.run(&["list"]).success().stdout;
+    assert!(text.contains("kept by Ollama") && text.contains("kept by LM Studio"), "{text}");
+
+    let serve = home.master.bare(&["serve", "--listen", "0", "--alone"]);
+    let server = Server::from_command(home.at_home(serve));
+    let shown = server.get("/v1/models").good();
+    let shown: Vec<&Value> =
+        shown["data"].as_array().expect("a list").iter().map(|it| &it["id"]).collect();
+    assert_eq!(shown, names);
+    let expected = expected(&golden);
+    let tokens = expected["greedy_ids"].as_array().expect("ids").len();
+    // Of tokens that are the reference's, as another test shows.
+    let text = home.answer("ollama:tiny", &expected)["text"].clone();
+    assert!(text.as_str().is_some_and(|text| !text.is_empty()), "{text}");
+    for name in names {
+        let asked = json!({
+            "model": name, "prompt": expected["prompt_ids"], "max_tokens": tokens,
+            "temperature": 0, "ignore_eos": true,
+        });
+        let said = server.post("/v1/completions", &asked).good();
+        assert_eq!(said["choices"][0]["text"], text, "{name}: {said}");
+    }
 }

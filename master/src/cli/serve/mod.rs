@@ -48,7 +48,7 @@ const DEFAULT_PARALLEL: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0")
 #[command(next_help_heading = "Service")]
 pub(super) struct Args {
     #[arg(value_name = "MODEL", help = format!("{MODEL}. Of several, each is loaded when a request names it: beside the \
-        others where there is room, else in the place of that which was not used for the longest time. Default: the models of --models, else those of the Hub's cache"))]
+        others where there is room, else in the place of that which was not used for the longest time. Default: the models of --models, else those of the Hub's cache, and of Ollama and LM Studio"))]
     pub(super) models: Vec<String>,
     /// Serve each model in this directory as well: its directories and files; repeatable.
     #[arg(long = "models", value_name = "DIR")]
@@ -175,7 +175,7 @@ impl Args {
         while_whole(http, changer.run()).await
     }
 
-    /// The models at hand: those that are named, else those of the Hub's cache.
+    /// The models at hand: those that are named, else those of the Hub's cache and of other programs.
     fn shelf(&self) -> Result<Shelf, Error> {
         let named = self.models.iter().cloned().map(Source::Named);
         let sources = named.chain(self.folders.iter().cloned().map(Source::Folder));
@@ -186,7 +186,7 @@ impl Args {
             return Err(Error::argument("--model-name", name, "it beside one MODEL alone"));
         }
         if sources.is_empty() {
-            sources.push(Source::Hub);
+            sources.extend([Source::Hub, Source::Kept]);
         }
         Ok(block_in_place(|| Shelf::open(sources, self.model_name.clone()))?)
     }
