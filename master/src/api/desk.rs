@@ -53,6 +53,20 @@ impl State {
     fn given(&mut self, name: &str) -> Option<&mut Given> {
         self.given.iter_mut().find(|given| given.served.name == name)
     }
+
+    /// Somebody asks for the model of this name, which stays for `keep` from now on, or where that is not said for `usual`;
+    /// and whether that is another time than before.
+    fn ask(&mut self, name: &str, keep: Option<Keep>, usual: Keep) -> Option<(Arc<Served>, bool)> {
+        if let Some(keep) = keep
+            && let Some(leaving) = self.leaving.iter_mut().find(|one| one.name == name)
+        {
+            leaving.keep = keep; // Should it be given again.
+        }
+        let given = self.given(name)?;
+        (given.used, given.asked) = (Instant::now(), Instant::now());
+        let before = std::mem::replace(&mut given.keep, keep.unwrap_or(usual));
+        Some((given.served.clone(), given.keep != before))
+    }
 }
 
 /// A model that is given to whoever asks for it.
@@ -194,36 +208,40 @@ impl Desk {
 
     /// The model of this name if it is loaded; it stays for `keep` from now on.
     pub fn given(&self, name: &str, keep: Option<Keep>) -> Option<Arc<Served>> {
-        let mut state = self.state();
-        if let Some(keep) = keep
-            && let Some(leaving) = state.leaving.iter_mut().find(|one| one.name == name)
-        {
-            leaving.keep = keep; // Should it be given again.
-        }
-        let given = state.given(name)?;
-        (given.used, given.asked) = (Instant::now(), Instant::now());
-        let keep = keep.unwrap_or(self.usual);
-        let is_other = keep != given.keep;
-        given.keep = keep;
-        let served = given.served.clone();
-        if is_other {
-            self.changed.notify_one();
-        }
-        Some(served)
+        let asked = self.state().ask(name, keep, self.usual);
+        asked.map(|(served, is_other)| {
+            self.tell(is_other);
+            served
+        })
     }
 
     /// Lets the model of this name go once nobody uses it; one that is not loaded yet, once those who wait for it had it.
     pub fn let_go(&self, name: &str) {
-        if self.given(name, Some(Keep::NOT)).is_none() {
-            self.state().unwanted.insert(name.to_owned());
+        // As one change: it may be given by somebody else meanwhile.
+        let mut state = self.state();
+        let asked = state.ask(name, Some(Keep::NOT), self.usual);
+        if asked.is_none() {
+            state.unwanted.insert(name.to_owned());
         }
+        drop(state);
+        self.tell(asked.is_some_and(|(_, is_other)| is_other));
     }
 
     /// Those who waited for the model of this name have it.
     pub fn all_have(&self, name: &str) {
-        let is_unwanted = self.state().unwanted.remove(name);
-        if is_unwanted {
-            self.given(name, Some(Keep::NOT));
+        let mut state = self.state();
+        if !state.unwanted.remove(name) {
+            return;
+        }
+        let asked = state.ask(name, Some(Keep::NOT), self.usual);
+        drop(state);
+        self.tell(asked.is_some_and(|(_, is_other)| is_other));
+    }
+
+    /// Tells who waits for models to be unused that one is to stay for another time.
+    fn tell(&self, is_other: bool) {
+        if is_other {
+            self.changed.notify_one();
         }
     }
 
