@@ -36,13 +36,13 @@ class Server:
                 self.holds(of_json, told[-1])
         check_told(told)
 
-    def refuses(self, method, path, body):
+    def refuses(self, method, path, body, **names):
         """Neither the description nor the server takes this body."""
         schema = self.described["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
         try:
             self.holds(schema, body)
         except AssertionError:
-            return self.ask(method, path, body, status=400)
+            return self.ask(method, path, body, status=400, **names)
         raise AssertionError((path, body, "is described"))
 
     def ask(self, method, path, body=None, status=200, query="", **names):
@@ -70,6 +70,18 @@ class Server:
             return content.decode()
         self.holds(schema, json.loads(content))
         return json.loads(content)
+
+    def watch(self, path, count):
+        """So many events of a stream that has no end."""
+        schema = self.described["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
+            text = ""
+            while text.count("\n\n") < count:
+                line = answer.readline().decode()
+                assert line, "it ended"
+                text += line
+        self.holds_stream(schema, events(text))
 
 
 def check_told(told):
@@ -171,8 +183,36 @@ def ollama(server, model):
 def the_server_itself(server, model):
     for path in ("/api/cluster", "/api/requests", "/api/log", "/api/members", "/metrics", "/health", "/ready", "/openapi.json", "/"):
         server.ask("get", path)
+    server.watch("/api/events", 3)
     server.ask("get", "/page/{name}", name="app.js")
     server.ask("get", "/page/{name}", name="other.js", status=404)
+
+
+@check
+def household(server, model):
+    """What the owner of the devices does: where there is an authority it is done, with the first two of those that joined."""
+    path, of_one = "/api/members/invite", "/api/members/{id}/"
+    known = server.ask("get", "/api/members")
+    server.refuses("post", path, {"uses": 0})
+    server.refuses("post", of_one + "rename", {"name": "<b>" * 40}, id="0123")
+    server.ask("post", of_one + "drain", {"drain": True}, status=404, id="0123")
+    server.ask("post", "/api/what-if", {"bytes": 4 << 30})
+    server.ask("post", "/api/what-if", {"bytes": 4 << 30, "model": "other"}, status=400)
+    if not known["authority"]:
+        for asked, body in ((path, {}), (of_one + "rename", {"name": "attic"}), (of_one + "revoke", {})):
+            server.ask("post", asked, body, status=409, id="0123")
+        return
+    first, other = [member["worker_id"] for member in known["members"][:2]]
+    server.ask("post", path, {})
+    server.ask("post", path, {"ttl_seconds": 600, "uses": 3})
+    renamed = server.ask("post", of_one + "rename", {"name": "cellar"}, id=first)
+    assert renamed["name"] == "cellar"
+    server.ask("post", of_one + "rename", {"name": "cellar"}, status=409, id=other)
+    for drain in (True, False):
+        assert server.ask("post", of_one + "drain", {"drain": drain}, id=first)["draining"] is drain
+    assert server.ask("post", of_one + "revoke", {}, id=other)["revoked"]
+    shown = {member["worker_id"]: member for member in server.ask("get", "/api/members")["members"]}
+    assert shown[first]["name"] == "cellar" and shown[other]["revoked"], shown
 
 
 run(Server, "jsonschema-rs")

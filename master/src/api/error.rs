@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use cake_identity::NameError;
 use serde_json::{Value, json};
 
 use super::not_done::NotDone;
@@ -194,6 +195,7 @@ impl ApiError {
             Self::NotDone(error) => match error {
                 NotDone::NotOwner => (StatusCode::FORBIDDEN, INVALID, Some("not_owner")),
                 NotDone::Nobody { .. } => (StatusCode::NOT_FOUND, INVALID, None),
+                NotDone::Name(NameError::Unfit { .. }) => (StatusCode::BAD_REQUEST, INVALID, None),
                 NotDone::Name(_)
                 | NotDone::Wonder(wonder::Error::Refused(_))
                 | NotDone::Membership(membership::Error::NoAuthority { .. }) => {

@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use cake_tests::{Master, Server, TestWorker, not_shown, not_shown_of};
+use cake_tests::{Cluster, Master, Server, TestWorker, demo_model, not_shown, not_shown_of};
 
 use crate::reasoning::brief_thinker;
 
@@ -13,6 +13,8 @@ struct Client {
     checks: usize,
 }
 
+/// What holds answers to their description.
+const OPENAPI: &str = "openapi_client.py";
 /// Clients in environments of their own, as far as packages do not agree on one.
 const APART: [Client; 9] = [
     Client { script: "litellm_client.py", program: "envs/litellm/bin/python", checks: 6 },
@@ -22,7 +24,7 @@ const APART: [Client; 9] = [
     Client { script: "llm_client.py", program: "envs/llm/bin/python", checks: 4 },
     Client { script: "lm_eval_client.py", program: "envs/lm-eval/bin/python", checks: 2 },
     Client { script: "openai_client.mjs", program: "envs/node/bin/node", checks: 8 },
-    Client { script: "openapi_client.py", program: "envs/schemathesis/bin/python", checks: 6 },
+    Client { script: OPENAPI, program: "envs/schemathesis/bin/python", checks: 7 },
     Client { script: "ai_client.mjs", program: "envs/node/bin/node", checks: 6 },
 ];
 
@@ -44,10 +46,9 @@ fn clients() -> PathBuf {
 
 /// The demo model over two workers.
 fn demo() -> (Vec<TestWorker>, Server) {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
     let workers = TestWorker::several(&["a", "b"]);
     let place = ["--place", "a=0..6", "--place", "b=6..12", "--model-name", "demo"];
-    let server = Server::start(&Master::over(&workers), &model, &place);
+    let server = Server::start(&Master::over(&workers), &demo_model(), &place);
     (workers, server)
 }
 
@@ -146,6 +147,20 @@ fn clients_of_one_server_side_by_side_find_everything_they_expect() {
     for (client, child) in begun {
         found_what_it_expects(client.script, child, client.checks);
     }
+}
+
+#[test]
+fn what_an_owner_is_answered_is_as_the_service_describes_it() {
+    let client = APART.iter().find(|client| client.script == OPENAPI).expect("it is of them");
+    if !client.is_there() {
+        return not_shown(format!("no {}: tests/clients/install.sh gets it", client.program));
+    }
+    let cluster = Cluster::new(&["kitchen", "attic"]);
+    let server = Server::start(&cluster.master, &demo_model(), &["--model-name", "demo"]);
+    let child = begun(&clients().join(client.program), client.script, &server);
+    found_what_it_expects(client.script, child, client.checks);
+    let revoked = cluster.list().iter().filter(|worker| worker["revoked"] == true).count();
+    assert_eq!(revoked, 1, "what is only done where there is an authority was done");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn the_owner_lets_devices_in_frees_them_and_shuts_them_out() {
     let masters = server.post(&rename, &json!({ "name": "master" }));
     assert!(masters.refused(409).contains("another worker is called \"master\""));
     let unfit = server.post(&rename, &json!({ "name": "<b>" }));
-    assert!(unfit.refused(409).contains("is no name for a worker"));
+    assert!(unfit.refused(400).contains("is no name for a worker"));
     let renamed = server.post(&rename, &json!({ "name": "old-phone" })).good();
     assert_eq!(renamed["name"], "old-phone");
     assert!(cluster.list().iter().any(|worker| worker["name"] == "old-phone"));
