@@ -202,6 +202,8 @@ def household(server, model):
         for asked, body in ((path, {}), (of_one + "rename", {"name": "attic"}), (of_one + "revoke", {})):
             server.ask("post", asked, body, status=409, id="0123")
         return
+    for asked, body in ((of_one + "rename", {"name": "attic"}), (of_one + "revoke", {})):
+        server.ask("post", asked, body, status=404, id="0123")
     first, other = [member["worker_id"] for member in known["members"][:2]]
     server.ask("post", path, {})
     server.ask("post", path, {"ttl_seconds": 600, "uses": 3})

@@ -1,8 +1,8 @@
 //! The demo's model on a worker so far away that a long answer takes many seconds, however fast the machine is.
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Link, Master, TestWorker, Weather};
+use crate::{Link, Master, TestWorker, Weather, demo_model};
 
 /// One way.
 const LATENCY: Duration = Duration::from_millis(10);
@@ -29,7 +29,7 @@ impl Far {
     /// If that fails, or the push to it.
     #[track_caller]
     pub fn start() -> Self {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
+        let model = demo_model();
         let worker = TestWorker::new("far");
         Master::over([&worker]).push(&model, &[("far", 0, LAYERS)]); // Not from far away.
         let link = Link::start(&worker.address, 1);

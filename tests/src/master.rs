@@ -89,17 +89,13 @@ impl Master {
             .env("CAKE_STATE", self.state.path())
             .env("RUST_BACKTRACE", "1")
             .envs(environment());
-        for name in [
-            "CAKE_WORKERS",
-            "CAKE_CONFIG",
-            "CAKE_LOG",
-            "CAKE_DEVICE",
-            "HF_HOME",
-            "HF_HUB_CACHE",
-            "OLLAMA_MODELS",
-        ] {
+        for name in
+            ["CAKE_WORKERS", "CAKE_CONFIG", "CAKE_LOG", "CAKE_DEVICE", "HF_HOME", "HF_HUB_CACHE"]
+        {
             command.env_remove(name);
         }
+        // Where nothing is: what a person keeps here, or Ollama's service, is at hand in no test.
+        command.env("OLLAMA_MODELS", self.state.path().join("ollama"));
         command.envs(self.cpu.iter().map(|name| ("CAKE_CPU", name)));
         match &self.host {
             Some(host) => host.command(&command),

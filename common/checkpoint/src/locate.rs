@@ -8,6 +8,7 @@ mod names;
 mod ollama;
 mod program;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::container::safetensors::index::unsafe_path_reason;
@@ -16,8 +17,7 @@ use crate::file::directory_of;
 
 pub use error::LocateError;
 pub use kept_error::{KeptError, OllamaError};
-use list::program_of;
-pub use list::{KeptModel, kept};
+use list::{PROGRAMS, program_of};
 use program::Program;
 
 /// Most names in a refusal, which is for people to read.
@@ -49,17 +49,58 @@ pub fn locate(model: &str) -> Result<Location, LocateError> {
     }
 }
 
+/// A model that another program keeps on this machine.
+#[derive(Clone, Debug)]
+pub struct KeptModel {
+    /// What [`locate()`] finds it by: `ollama:NAME` or `lmstudio:NAME`.
+    pub model: String,
+    /// The program that keeps it.
+    pub program: &'static str,
+    /// Where it is, by the name that it has there.
+    pub location: Location,
+}
+
+/// All models that other programs keep on this machine, by program and name; of what is in two folders, that which
+/// [`locate()`] finds. What it does not find is left out, as a file of an unfinished download.
+pub fn kept() -> Vec<KeptModel> {
+    PROGRAMS.iter().flat_map(|program| kept_of(program, &(program.folders)())).collect()
+}
+
+/// Those of a program with these folders.
+fn kept_of(program: &'static Program, folders: &[PathBuf]) -> Vec<KeptModel> {
+    let names = folders.iter().flat_map(|folder| (program.names)(folder)).take(names::MAX_ENTRIES);
+    let names: BTreeSet<String> = names.collect();
+    let found = names.into_iter().filter_map(|name| {
+        let location = kept_as(program, &name, folders).ok()??;
+        let (model, program) = (format!("{}:{name}", program.scheme), program.called);
+        Some(KeptModel { model, program, location })
+    });
+    found.collect()
+}
+
 /// Finds the model that a program keeps under that name in the first of these folders that has it; it keeps the name.
+fn kept_as(
+    program: &Program,
+    name: &str,
+    folders: &[PathBuf],
+) -> Result<Option<Location>, LocateError> {
+    for folder in folders {
+        if let Some(path) = (program.find)(folder, name)? {
+            let name = name.to_owned();
+            return Ok(Some(Location { name: name.clone(), ..found(path, name)? }));
+        }
+    }
+    Ok(None)
+}
+
+/// The same where it must be there.
 ///
 /// # Errors
 /// [`LocateError::NotKept`], which says where was looked and what is there, or [`LocateError::Kept`] for what is wrong with the
 /// model there.
 fn kept_in(program: &Program, name: &str, folders: &[PathBuf]) -> Result<Location, LocateError> {
-    for folder in folders {
-        if let Some(path) = (program.find)(folder, name)? {
-            let name = name.to_owned();
-            return Ok(Location { name: name.clone(), ..found(path, name)? });
-        }
+    if let Some(location) = kept_as(program, name, folders)? {
+        return Ok(location);
     }
     let names = folders.iter().flat_map(|folder| (program.names)(folder)).take(names::MAX_ENTRIES);
     let mut kept: Vec<String> = names.map(|name| format!("{}:{name}", program.scheme)).collect();

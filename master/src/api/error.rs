@@ -194,7 +194,10 @@ impl ApiError {
             }
             Self::NotDone(error) => match error {
                 NotDone::NotOwner => (StatusCode::FORBIDDEN, INVALID, Some("not_owner")),
-                NotDone::Nobody { .. } => (StatusCode::NOT_FOUND, INVALID, None),
+                NotDone::Nobody { .. }
+                | NotDone::Name(NameError::Unknown { .. } | NameError::Nobody { .. }) => {
+                    (StatusCode::NOT_FOUND, INVALID, None)
+                }
                 NotDone::Name(NameError::Unfit { .. }) => (StatusCode::BAD_REQUEST, INVALID, None),
                 NotDone::Name(_)
                 | NotDone::Wonder(wonder::Error::Refused(_))

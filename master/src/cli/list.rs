@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{KeptModel, hub_caches, kept};
+use cake_checkpoint::{KeptModel, Location, hub_caches, kept};
 use cake_hub::{CachedModel, CachedRevision};
 use serde::Serialize;
 
@@ -62,7 +62,7 @@ impl Args {
             let looked: Vec<String> =
                 caches.iter().map(|cache| cache.display().to_string()).collect();
             return out::line(format_args!(
-                "no model is here (looked in {}): `cake-master pull ORG/NAME` brings one",
+                "no model is here (looked in {}, and for what Ollama and LM Studio keep): `cake-master pull ORG/NAME` brings one",
                 looked.join(", ")
             ));
         }
@@ -84,7 +84,7 @@ fn files(path: &Path) -> Vec<Metadata> {
 }
 
 impl From<KeptModel> for Line {
-    fn from(KeptModel { model, program, path }: KeptModel) -> Self {
+    fn from(KeptModel { model, program, location: Location { path, .. } }: KeptModel) -> Self {
         let files = files(&path);
         let used =
             files.iter().filter_map(|file| Some(file.accessed().ok()?.max(file.modified().ok()?)));
@@ -139,7 +139,7 @@ fn table(models: &[CachedModel], kept: &[Line], now: SystemTime) -> String {
         let by = format!("kept by {}", one.kept_by.unwrap_or_default());
         line([&one.model, &format_bytes(one.bytes), &ago(used), &by])
     });
-    let head = line(["model", "on disk", "last used", "revisions"]);
+    let head = line(["model", "on disk", "last used", "what there is"]);
     [head].into_iter().chain(lines).chain(kept).collect()
 }
 

@@ -18,7 +18,7 @@ pub enum Source {
     Folder(PathBuf),
     /// The Hub's cache.
     Hub,
-    /// What other programs keep on this machine.
+    /// What other programs keep on this machine, by the names that it has there.
     Kept,
 }
 
@@ -47,6 +47,11 @@ impl AtHand {
         let path = location.path;
         let since = path.metadata().and_then(|meta| meta.modified()).unwrap_or(UNIX_EPOCH);
         Self { name, model, path, since, about }
+    }
+
+    /// Whether it is opened by its name, as what is in the Hub's cache is.
+    pub fn is_by_name(&self) -> bool {
+        self.name == self.model
     }
 }
 
@@ -207,11 +212,8 @@ impl Shelf {
                 found.collect()
             }
             Source::Kept => {
-                let found = kept().into_iter().filter_map(|one| {
-                    let location = locate(&one.model).ok()?;
-                    Some((one.model.clone(), one.model, location))
-                });
-                found.collect()
+                let found = kept().into_iter();
+                found.map(|one| (one.location.name.clone(), one.model, one.location)).collect()
             }
         }
     }

@@ -356,7 +356,7 @@ fn schema(number: usize) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use cake_tests::until;
+    use cake_tests::{demo_model, until};
 
     use super::*;
 
@@ -365,9 +365,8 @@ mod tests {
     /// In small, all that it counts is there sooner or later, and the attackers come to an end.
     #[test]
     fn a_small_attack_is_seen() {
-        let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
         let context = CONTEXT.to_string();
-        let mut server = Server::start(&Master::alone(), &model, &["--context", &context]);
+        let mut server = Server::start(&Master::alone(), &demo_model(), &["--context", &context]);
         let (pid, idle) = (server.child().id(), 50);
         let attack = Attack { unfinished_bodies: 2, idle, large: 1, schemas: 1, templates: 1 };
         let connections = || server.metric("cake_http_connections").unwrap_or(0.0);

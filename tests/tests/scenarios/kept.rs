@@ -24,10 +24,14 @@ impl Home {
         self.master.state().join("home")
     }
 
+    fn ollama_models(&self) -> PathBuf {
+        self.path().join(".ollama/models")
+    }
+
     /// Lays a file out as `ollama pull` does, under a name of its library.
     fn ollama(&self, name: &str, file: &Path) {
-        let folder = self.path().join(".ollama/models");
-        let hex = "5a".repeat(32);
+        let folder = self.ollama_models();
+        let hex = format!("{:0>64x}", name.bytes().map(u64::from).sum::<u64>());
         let bytes = file.metadata().expect("a file").len();
         let layer = |kind: &str, digest: &str, size: u64| {
             let kind = format!("application/vnd.ollama.image.{kind}");
@@ -43,9 +47,10 @@ impl Home {
         fs::copy(file, folder.join("blobs").join(format!("sha256-{hex}"))).expect("a blob");
     }
 
-    /// A command in this home, without what the environment says of models.
+    /// A command in this home. That of Ollama's service may be on this machine, too: its variable says where alone is looked.
     fn at_home(&self, mut command: Command) -> Command {
         command.env("HOME", self.path()).env_remove("XDG_CACHE_HOME");
+        command.env("OLLAMA_MODELS", self.ollama_models());
         command
     }
 
@@ -89,7 +94,7 @@ fn ollamas_file_is_run_where_it_lies() {
     let refusal = home.run(&["run", "ollama:large", "--alone", "x"]).refusal();
     assert!(refusal.contains("Ollama keeps no model \"large\" here"), "{refusal}");
     assert!(refusal.contains("ollama:tiny"), "{refusal}");
-    assert!(refusal.contains(home.path().join(".ollama/models").to_str().unwrap()), "{refusal}");
+    assert!(refusal.contains(home.ollama_models().to_str().unwrap()), "{refusal}");
 }
 
 #[test]
@@ -132,32 +137,43 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-gguf/qwen3-q8_0");
     let file = golden.join("model.gguf");
     home.ollama("tiny", &file);
-    let folder = home.path().join(".lmstudio/models/someone/Tiny-GGUF");
-    fs::create_dir_all(&folder).expect("a folder");
-    fs::copy(&file, folder.join("tiny.gguf")).expect("a file");
-    let names = ["ollama:tiny", "lmstudio:someone/Tiny-GGUF"];
+    let folder = home.path().join(".lmstudio/models/someone");
+    for name in ["Tiny-GGUF/tiny.gguf", "Two-GGUF/a.gguf", "Two-GGUF/b.gguf"] {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::copy(&file, path).expect("a file");
+    }
+    let [tiny, alone, one, two] =
+        ["tiny", "someone/Tiny-GGUF", "someone/Two-GGUF/a.gguf", "someone/Two-GGUF/b.gguf"];
+    let kept = [tiny, alone, one, two].map(|name| match name {
+        "tiny" => format!("ollama:{name}"),
+        _ => format!("lmstudio:{name}"),
+    });
 
     let listed = home.run(&["models", "list", "--json"]).json();
     let listed = listed.as_array().expect("a list");
     let models: Vec<&Value> = listed.iter().map(|it| &it["model"]).collect();
-    assert_eq!(models, names);
+    assert_eq!(models, kept.each_ref());
     let bytes = file.metadata().expect("a file").len();
     assert!(listed.iter().all(|it| it["bytes"] == bytes), "{listed:?}");
     let text = home.run(&["list"]).success().stdout;
     assert!(text.contains("kept by Ollama") && text.contains("kept by LM Studio"), "{text}");
 
+    // By the names that they have there, and for programs that are made for Ollama by its own.
     let serve = home.master.bare(&["serve", "--listen", "0", "--alone"]);
     let server = Server::from_command(home.at_home(serve));
-    let shown = server.get("/v1/models").good();
-    let shown: Vec<&Value> =
-        shown["data"].as_array().expect("a list").iter().map(|it| &it["id"]).collect();
-    assert_eq!(shown, names);
+    let names = |path: &str, list: &str, name: &str| {
+        let shown = server.get(path).good()[list].as_array().expect("a list").clone();
+        shown.iter().map(|it| it[name].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("/v1/models", "data", "id"), [tiny, alone, one, two]);
+    assert_eq!(names("/api/tags", "models", "name")[0], "tiny:latest");
     let expected = expected(&golden);
     let tokens = expected["greedy_ids"].as_array().expect("ids").len();
     // Of tokens that are the reference's, as another test shows.
     let text = home.answer("ollama:tiny", &expected)["text"].clone();
     assert!(text.as_str().is_some_and(|text| !text.is_empty()), "{text}");
-    for name in names {
+    for name in [tiny, two] {
         let asked = json!({
             "model": name, "prompt": expected["prompt_ids"], "max_tokens": tokens,
             "temperature": 0, "ignore_eos": true,
@@ -165,4 +181,18 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
         let said = server.post("/v1/completions", &asked).good();
         assert_eq!(said["choices"][0]["text"], text, "{name}: {said}");
     }
+    for name in ["tiny", "tiny:latest"] {
+        let shown = server.post("/api/show", &json!({ "model": name })).good();
+        assert_eq!(shown["details"]["family"], "qwen3", "{name}");
+        server.post("/api/pull", &json!({ "model": name, "stream": false })).good();
+    }
+
+    // What is damaged is told of as that, and looked for nowhere else.
+    let cut = home.path().join("cut.gguf");
+    fs::write(&cut, &fs::read(&file).expect("a file")[..4096]).expect("a file");
+    home.ollama("damaged", &cut);
+    assert_eq!(names("/v1/models", "data", "id"), [tiny, alone, one, two]);
+    let said = server.post("/api/pull", &json!({ "model": "damaged", "stream": false }));
+    let error = said.body["error"].as_str().expect("words");
+    assert!(said.status >= 400 && error.contains("blobs/sha256-"), "{}: {error}", said.status);
 }

@@ -6,8 +6,8 @@ use cake_master::text::{Message, Text};
 use cake_tests::master::{path, pins};
 use cake_tests::model::Delta;
 use cake_tests::{
-    Far, Golden, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, golden, model,
-    until,
+    Far, Golden, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, demo_model,
+    golden, model, until,
 };
 use serde_json::{Value, json};
 
@@ -15,11 +15,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";
-
-/// The model that ships with the program.
-fn demo_model() -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
-}
 
 /// A request for a greedy completion of token ids.
 fn greedy(prompt: &[u32], tokens: usize) -> Value {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cake_tests::master::{path, pins, strs};
 use cake_tests::streams::count;
-use cake_tests::{Golden, Master, Server, TestWorker, WorkerOptions, golden, until};
+use cake_tests::{Golden, Master, Server, TestWorker, WorkerOptions, demo_model, golden, until};
 use serde_json::{Value, json};
 
 use crate::models::{COMPLETIONS, LIMIT, PLACE, alone, ask, copy, running, said};
@@ -145,7 +145,7 @@ fn who_was_not_used_for_longest_makes_room() {
 #[test]
 fn a_request_that_waits_for_a_model_is_listed_and_both_are_told_of() {
     let llama = golden("llama");
-    let demo = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../master/demo-model"));
+    let demo = demo_model();
     let memory = [&demo, &llama.path].map(|model| needs(model, &["a"], &[]).0);
     let worker = offering("a", memory.into_iter().fold(0, u64::max));
     let server = Server::of_several(&Master::over([&worker]), &[&demo, &llama.path], &CHUNK);

@@ -1,11 +1,11 @@
 //! What encodings and numerics cost: perplexity of the demo model on text it was not trained on,
 //! beside that of nothing encoded and nothing rounded (which the golden tests compare with the
 //! reference implementation).
-use std::path::{Path, PathBuf};
 
 use cake_checkpoint::{KvDtype, Scheme};
 use cake_engine::Numerics;
 use cake_master::text::Text;
+use cake_tests::demo_model;
 use cake_tests::quality::{Scorer, Weights};
 
 /// Longest text scored, in tokens.
@@ -26,10 +26,6 @@ const NUMERICS: [(Numerics, KvDtype); 4] = [
 ];
 /// The first of these are computed with whatever weights are encoded as; what keys and values cost is the same with each.
 const WITH_EACH: usize = 2;
-
-fn demo_model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
-}
 
 #[test]
 fn perplexity_of_held_out_text_hardly_changes() {

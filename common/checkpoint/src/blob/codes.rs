@@ -20,8 +20,8 @@ impl Checkpoint {
     /// What the matrix of a layer whose weight has that name becomes, if it is one of plain numbers and can be packed so;
     /// `None` if the scheme packs none.
     ///
-    /// What was codes of 4 to 8 bits before somebody widened it becomes those again ([`Scheme::keeps`]), without a loss but
-    /// for the rounding of scales. Keys and values of which each head serves several heads of queries get more bits than
+    /// What was codes of 4 to 8 bits before somebody widened it becomes those again, without a loss but for the rounding of
+    /// scales, or where the scheme has far fewer bits, others ([`Scheme::keeps`]). Keys and values of which each head serves several heads of queries get more bits than
     /// others ([`Scheme::of_shared`]). Some weights of each matrix show whether it was, those of one expert for all of a layer;
     /// a file of headers alone shows nothing.
     ///

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use super::kept_error::KeptError;
 use super::names::{is_plain, names_in};
 use super::program::Program;
+use crate::container::gguf::models_in;
+use crate::container::safetensors::CONFIG;
 use crate::file::read_bounded;
 
 pub(super) const LM_STUDIO: Program =
@@ -61,12 +63,17 @@ fn publishers_of(folder: &Path, repo: &str) -> Vec<String> {
     publishers
 }
 
-/// The names of all models of a folder, `PUBLISHER/REPO`.
+/// The names of all models of a folder, `PUBLISHER/REPO`, or `PUBLISHER/REPO/FILE` where there are several.
 fn names(folder: &Path) -> Vec<String> {
+    let in_repo = |name: String| match &models_in(&folder.join(&name))[..] {
+        [] if !folder.join(&name).join(CONFIG).exists() => Vec::new(),
+        files @ [_, _, ..] => files.iter().map(|file| format!("{name}/{file}")).collect(),
+        _ => vec![name],
+    };
     let of = |publisher: String| {
         let repos = names_in(&folder.join(&publisher)).into_iter();
         let repos = repos.filter(|repo| folder.join(&publisher).join(repo).is_dir());
-        repos.map(|repo| format!("{publisher}/{repo}")).collect::<Vec<_>>()
+        repos.map(|repo| format!("{publisher}/{repo}")).flat_map(in_repo).collect::<Vec<_>>()
     };
     names_in(folder).into_iter().flat_map(of).collect()
 }
@@ -76,7 +83,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::locate::{LocateError, Location, kept_in};
+    use crate::locate::{KeptModel, LocateError, Location, kept_in, kept_of};
     use crate::testing::{golden_gguf_path, golden_path};
 
     /// A folder as LM Studio has it: a model of one GGUF file, one of two, and one as the Hub has it.
@@ -130,6 +137,36 @@ mod tests {
         let location = locate(folder.path(), "someone/Two-GGUF").unwrap();
         let error = crate::Checkpoint::open_at(location).unwrap_err().to_string();
         assert!(error.contains("Two-Q4_0.gguf, Two-Q8_0.gguf"), "{error}");
+    }
+
+    #[test]
+    fn all_that_can_be_found_are_listed_and_each_once() {
+        let folders = [folder(), folder()];
+        for name in ["someone/Empty", "someone/Notes"] {
+            fs::create_dir_all(folders[0].path().join(name)).unwrap();
+        }
+        fs::write(folders[0].path().join("someone/Notes/notes.txt"), "x").unwrap();
+        let own = folders[1].path().join("own/Tiny-GGUF");
+        fs::create_dir_all(&own).unwrap();
+        fs::copy(golden_gguf_path("llama-q4_0").join("model.gguf"), own.join("a.gguf")).unwrap();
+        let paths = [0, 1].map(|it: usize| folders[it].path().to_owned());
+        let kept = kept_of(&LM_STUDIO, &paths);
+        let models: Vec<&str> = kept.iter().map(|it| it.model.as_str()).collect();
+        let expected = [
+            "lmstudio:mlx-community/Tiny",
+            "lmstudio:other/Two-GGUF",
+            "lmstudio:own/Tiny-GGUF",
+            "lmstudio:someone/Tiny-GGUF",
+            "lmstudio:someone/Two-GGUF/Two-Q4_0.gguf",
+            "lmstudio:someone/Two-GGUF/Two-Q8_0.gguf",
+        ];
+        assert_eq!(models, expected);
+        for KeptModel { model, program, location } in kept {
+            let folder = &paths[usize::from(model.ends_with("own/Tiny-GGUF"))];
+            assert!(location.path.starts_with(folder), "{model}: the first that has it");
+            assert_eq!((program, format!("lmstudio:{}", location.name)), ("LM Studio", model));
+            crate::Checkpoint::open_at(location).unwrap();
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! GGUF file `blobs/sha256-HEX` that has no ending. Its other layers (its own template, parameters, a licence) are for
 //! Ollama; the file has a template of its own.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -36,12 +37,19 @@ struct Layer {
     size: Option<u64>,
 }
 
-/// Where Ollama keeps models: what its variable says, its user's folder, that of the service on Linux.
+/// Where Ollama keeps models: where its variable says, and nowhere else; if it says nothing, in its user's folder, and in that
+/// of the service on Linux.
 fn folders() -> Vec<PathBuf> {
-    let said = std::env::var_os("OLLAMA_MODELS").filter(|said| !said.is_empty()).map(PathBuf::from);
-    let home = std::env::home_dir().map(|home| home.join(".ollama/models"));
+    folders_of(std::env::var_os("OLLAMA_MODELS"), std::env::home_dir())
+}
+
+fn folders_of(said: Option<OsString>, home: Option<PathBuf>) -> Vec<PathBuf> {
+    if let Some(said) = said.filter(|said| !said.is_empty()) {
+        return vec![said.into()];
+    }
+    let home = home.map(|home| home.join(".ollama/models"));
     let service = cfg!(unix).then(|| PathBuf::from("/usr/share/ollama/.ollama/models"));
-    [said, home, service].into_iter().flatten().collect()
+    home.into_iter().chain(service).collect()
 }
 
 /// The model `[[HOST/]NAMESPACE/]MODEL[:TAG]` in one of its folders.
@@ -179,6 +187,17 @@ mod tests {
 
     fn refusal(folder: &TempDir, name: &str) -> String {
         locate(folder.path(), name).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn its_variable_says_where_alone_is_looked() {
+        let home = || Some(PathBuf::from("/home/x"));
+        assert_eq!(folders_of(Some("/data".into()), home()), [PathBuf::from("/data")]);
+        for said in [None, Some(OsString::new())] {
+            let found = folders_of(said, home());
+            assert_eq!(found[0], PathBuf::from("/home/x/.ollama/models"));
+            assert_eq!(found.len(), if cfg!(unix) { 2 } else { 1 });
+        }
     }
 
     #[test]

@@ -41,7 +41,8 @@ pub(super) async fn pull(
         Ok(model) => match (&model.about, is_stream) {
             (Ok(_), true) => return Ok(lines(Sent::from(line(&done())))),
             (Ok(_), false) => return Ok(Json(done()).into_response()),
-            (Err(_), _) if server.shelf.has_hub() => {} // Something of it is missing.
+            // Something of it is missing. What another program keeps the Hub has under other names.
+            (Err(_), _) if server.shelf.has_hub() && model.is_by_name() => {}
             (Err(why), _) => {
                 return Err(ApiError::NotLoaded {
                     model: model.name.clone(),

@@ -1,18 +1,12 @@
 //! Conversations in a terminal.
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cake_tests::master::path;
-use cake_tests::{Finished, Master};
+use cake_tests::{Finished, Master, demo_model};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// The model that ships with the program.
-fn demo_model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
-}
 
 /// Types `lines` into a chat.
 fn chat(master: &Master, args: &[&str], lines: &[&str]) -> Finished {

@@ -2,18 +2,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cake_tests::{Far, Golden, Master, Server, golden, until};
+use cake_tests::{Far, Golden, Master, Server, demo_model, golden, until};
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
 const EMBEDDINGS: &str = "/v1/embeddings";
 const CHAT: &str = "/v1/chat/completions";
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// The model that ships with the program, whose files say nothing of how tokens are chosen.
-fn demo_model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
-}
 
 /// A server that asks for one of these keys.
 fn with_keys(golden: &Golden, home: &Path, keys: &str, args: &[&str]) -> Server {

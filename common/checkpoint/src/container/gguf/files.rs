@@ -131,12 +131,22 @@ fn next_part(first: &Opened, split: &Split, number: u64) -> Result<Opened, Error
     Err(opened.wrong(GgufError::OtherPart { number, count, found, found_count }))
 }
 
+/// The files of models in a directory, ascending; of those in several parts the first ones'.
+pub(crate) fn models_in(directory: &Path) -> Vec<String> {
+    parts_in(directory).1
+}
+
+/// Of the files in a directory those of later parts, and all others.
+fn parts_in(directory: &Path) -> (Vec<String>, Vec<String>) {
+    let names = names_in(directory).into_iter().filter(|name| is_model(name));
+    let is_later = |name: &String| Part::of(name).is_some_and(|part| part.number > 1);
+    names.partition(is_later)
+}
+
 /// The only model's file in a directory, or its first part's.
 fn in_directory(directory: &Path) -> Result<PathBuf, Error> {
-    let names = names_in(directory).into_iter().filter(|name| is_model(name));
     // Of several parts the first one speaks for all.
-    let is_later = |name: &String| Part::of(name).is_some_and(|part| part.number > 1);
-    let (later, mut firsts): (Vec<String>, Vec<String>) = names.partition(is_later);
+    let (later, mut firsts) = parts_in(directory);
     match (firsts.len(), later.first()) {
         (1, _) => Ok(directory.join(firsts.remove(0))),
         (0, Some(later)) => Ok(directory.join(later)), // Which says that it is not the first.

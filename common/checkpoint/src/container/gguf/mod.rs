@@ -42,6 +42,7 @@ mod tokenizer;
 pub(crate) mod value;
 
 pub use error::GgufError;
+pub(crate) use files::models_in;
 pub use format::Gguf;
 pub use header::Head;
 pub use kind::Kind;
