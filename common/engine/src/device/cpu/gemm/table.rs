@@ -10,7 +10,7 @@
 //! | `bf16x2-pairs` | AVX512-BF16 | bf16 | prefill, two bf16 | fast | pairs of two bf16 | pairs |
 //! | `affine-tiles` | AMX | affine | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
 //! | `affine-avx2` | AVX2, AVX-512; wider with AVX512-VNNI | affine | any | fast | codes of 16 bits, in the order of vectors of words or as bytes | common |
-//! | `affine-words` | any | affine | any | fast | codes of 16 bits | common |
+//! | `affine-words` | any; on ARM with dot products of bytes where there are | affine | any | fast | codes of 16 bits | common |
 //! | `affine-dequantized` | any | affine | any | exact | f32 | common |
 //! | `in-place` | as `affine-avx2`; AMX beside rows of decode, and groups of 16 | GGUF's blocks, MXFP4, NVFP4, affine streams of 2, 3, 5 and 6 bits | any | fast | as there | common |
 //! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |

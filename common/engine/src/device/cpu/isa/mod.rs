@@ -4,6 +4,7 @@ pub(crate) mod choice;
 pub(crate) mod instructions;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
+pub(crate) mod packed;
 pub(crate) mod prefetch;
 pub(crate) mod simd;
 pub(crate) mod tier;

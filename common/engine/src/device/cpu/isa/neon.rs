@@ -19,9 +19,9 @@ macro_rules! instructions {
     }};
 }
 
-/// Proof of NEON.
+/// Proof of NEON, and if `DOT`, of its dot products of bytes (FEAT_DotProd), which most processors have since 2018.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Neon(());
+pub(crate) struct Neon<const DOT: bool = false>(());
 
 impl Neon {
     /// The tier, if this processor has it.
@@ -31,11 +31,28 @@ impl Neon {
         (found && cfg!(target_endian = "little")).then_some(Neon(()))
     }
 
+    /// The same with dot products of bytes, if this processor has them.
+    pub(crate) fn with_dots(self) -> Option<Neon<true>> {
+        std::arch::is_aarch64_feature_detected!("dotprod").then_some(Neon(()))
+    }
+
     /// Runs `kernel` with these instructions.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "neon")]
         fn compiled<K: Kernel>(simd: Neon, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        instructions!(compiled(self, kernel))
+    }
+}
+
+impl Neon<true> {
+    /// Runs `kernel` with these instructions.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "neon,dotprod")]
+        fn compiled<K: Kernel>(simd: Neon<true>, kernel: K) -> K::Output {
             kernel.run(simd)
         }
         instructions!(compiled(self, kernel))
@@ -55,7 +72,7 @@ macro_rules! each {
     }};
 }
 
-impl Simd for Neon {
+impl<const DOT: bool> Simd for Neon<DOT> {
     type V = [float32x4_t; PARTS]; // Lanes 0..4, 4..8, 8..12 and 12..16.
     const WIDE_TILES: bool = false; // Of 32 registers a vector takes four.
     type Part = float32x4_t;
@@ -147,7 +164,7 @@ impl Simd for Neon {
     fn apart<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "neon")]
         #[inline(never)]
-        fn compiled<K: Kernel>(simd: Neon, kernel: K) -> K::Output {
+        fn compiled<const DOT: bool, K: Kernel>(simd: Neon<DOT>, kernel: K) -> K::Output {
             kernel.run(simd)
         }
         instructions!(compiled(self, kernel))
@@ -245,24 +262,115 @@ impl Simd for Neon {
         prefetch_near(address);
     }
 
+    const DOTS_PACKED: bool = true;
+
     #[inline(always)]
-    fn dot<const N: usize>(self, a: &[i16; N], b: &[i16; N]) -> i32 {
-        instructions!({
-            // Four accumulators, because a multiply-add waits some cycles for the one before it.
-            let mut sums = [vdupq_n_s32(0); 4];
-            for (a, b) in a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0) {
-                for half in 0..2 {
-                    let a = vld1q_s16(a.as_ptr().add(8 * half));
-                    let b = vld1q_s16(b.as_ptr().add(8 * half));
-                    let to = &mut sums[2 * half..];
-                    to[0] = vmlal_s16(to[0], vget_low_s16(a), vget_low_s16(b));
-                    to[1] = vmlal_high_s16(to[1], a, b);
-                }
-            }
-            let all = vaddq_s32(vaddq_s32(sums[0], sums[1]), vaddq_s32(sums[2], sums[3]));
-            vaddvq_s32(all)
-        })
+    fn dot_packed<const N: usize, const BITS: usize>(self, codes: &[u8], x: &[i16; N]) -> i32 {
+        assert_eq!(codes.len(), if BITS == 4 { N / 2 } else { N }, "whole codes");
+        // All bytes are there, and `DOT` says which instructions are.
+        if DOT {
+            instructions!(byte_dots::<N, BITS>(codes.as_ptr(), x.as_ptr()))
+        } else {
+            instructions!(word_dots::<N, BITS>(codes.as_ptr(), x.as_ptr()))
+        }
     }
+}
+
+/// Sixteen codes, a byte each, of part `part` of what lies at `codes`.
+///
+/// # Safety
+/// They are there; the processor has NEON, and the caller is compiled for it.
+#[inline(always)]
+unsafe fn sixteen<const BITS: usize>(codes: *const u8, part: usize) -> uint8x16_t {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match (BITS, part % 2) {
+            (4, 0) => vandq_u8(vld1q_u8(codes.add(part / 2 * 16)), vdupq_n_u8(15)),
+            (4, _) => vshrq_n_u8::<4>(vld1q_u8(codes.add(part / 2 * 16))),
+            _ => vld1q_u8(codes.add(part * 16)),
+        }
+    }
+}
+
+/// Adds up products of codes, widened, and words.
+///
+/// # Safety
+/// There are `N` codes of `BITS` bits, and `N` words; the processor has NEON, and the caller is compiled for it.
+#[inline(always)]
+unsafe fn word_dots<const N: usize, const BITS: usize>(codes: *const u8, x: *const i16) -> i32 {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        // Four accumulators, because a multiply-add waits some cycles for the one before it.
+        let mut sums = [vdupq_n_s32(0); 4];
+        for part in 0..N / 16 {
+            let codes = sixteen::<BITS>(codes, part);
+            let halves = [vmovl_u8(vget_low_u8(codes)), vmovl_high_u8(codes)];
+            for half in 0..2 {
+                let wide = vreinterpretq_s16_u16(halves[half]);
+                let x = vld1q_s16(x.add(16 * part + 8 * half));
+                let to = &mut sums[2 * half..];
+                to[0] = vmlal_s16(to[0], vget_low_s16(wide), vget_low_s16(x));
+                to[1] = vmlal_high_s16(to[1], wide, x);
+            }
+        }
+        vaddvq_s32(vaddq_s32(vaddq_s32(sums[0], sums[1]), vaddq_s32(sums[2], sums[3])))
+    }
+}
+
+/// Adds up products of codes and words, of which lower and upper bytes are multiplied apart.
+///
+/// # Safety
+/// As of [`word_dots`]; the processor has dot products of bytes, too, and the caller is compiled for them.
+#[inline(always)]
+unsafe fn byte_dots<const N: usize, const BITS: usize>(codes: *const u8, x: *const i16) -> i32 {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let (mut lower, mut upper, mut plain) = (vdupq_n_u32(0), vdupq_n_u32(0), vdupq_n_u32(0));
+        for part in 0..N / 16 {
+            let codes = sixteen::<BITS>(codes, part);
+            let uint8x16x2_t(low, high) = vld2q_u8(x.add(16 * part).cast());
+            lower = udot(lower, codes, low);
+            if BITS < 8 {
+                upper = sdot(upper, codes, high);
+            } else {
+                // Codes have no sign here: upper bytes are 128 more, and that is taken off again.
+                upper = udot(upper, codes, veorq_u8(high, vdupq_n_u8(128)));
+                plain = udot(plain, codes, vdupq_n_u8(1));
+            }
+        }
+        // Modulo 2^32, in which the sum has room.
+        let upper = vsubq_u32(upper, vshlq_n_u32::<7>(plain));
+        vaddvq_s32(vreinterpretq_s32_u32(vaddq_u32(lower, vshlq_n_u32::<8>(upper))))
+    }
+}
+
+/// Declares a dot product of four bytes in each lane, which not every toolchain has the intrinsic of.
+macro_rules! dot_instructions {
+    ($($name:ident: $doc:literal;)+) => {$(
+        #[doc = $doc]
+        ///
+        /// # Safety
+        /// The processor has the instruction, and the caller is compiled for it.
+        #[inline(always)]
+        unsafe fn $name(sum: uint32x4_t, a: uint8x16_t, b: uint8x16_t) -> uint32x4_t {
+            let mut sum = sum;
+            // SAFETY: by the caller's promise.
+            unsafe {
+                asm!(
+                    concat!(stringify!($name), " {sum:v}.4s, {a:v}.16b, {b:v}.16b"),
+                    sum = inout(vreg) sum,
+                    a = in(vreg) a,
+                    b = in(vreg) b,
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+            }
+            sum
+        }
+    )+};
+}
+dot_instructions! {
+    udot: "`sum` and products of bytes without a sign.";
+    sdot: "`sum` and products of bytes with a sign.";
 }
 
 /// Rows become columns.

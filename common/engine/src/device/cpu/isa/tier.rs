@@ -43,6 +43,18 @@ impl Tier {
         }
     }
 
+    /// The same, with products of bytes that are added up at once where this processor has such instructions.
+    #[inline]
+    pub(crate) fn run_dots<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(target_arch = "aarch64")]
+        if let Tier::Neon(simd) = self
+            && let Some(simd) = simd.with_dots()
+        {
+            return simd.run(kernel);
+        }
+        self.run(kernel)
+    }
+
     /// Proof of AVX2, if this tier has it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn avx2(self) -> Option<x86::Avx2> {
@@ -120,5 +132,62 @@ impl Tier {
             Tier::Amx(amx) => Some(amx),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::packed::unpacked;
+    use super::super::simd::Simd;
+    use super::*;
+    use crate::testing::Random;
+
+    /// Both ways to add up products of `N` codes.
+    struct Dots<'a, const N: usize, const BITS: usize>(&'a [u8], &'a [i16; N]);
+
+    impl<const N: usize, const BITS: usize> Kernel for Dots<'_, N, BITS> {
+        type Output = [i32; 2];
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [i32; 2] {
+            let wide = unpacked::<N, BITS>(self.0).map(i16::from);
+            [simd.dot(&wide, self.1), simd.dot_packed::<N, BITS>(self.0, self.1)]
+        }
+    }
+
+    fn adds_up<const N: usize, const BITS: usize>() {
+        let mut random = Random::new(62);
+        for case in 0..50 {
+            // The first ones are the largest there are.
+            let mut below = |end: usize| if case < 2 { end - 1 } else { random.below(end) };
+            let bytes = if BITS == 4 { N / 2 } else { N };
+            let end = if BITS == 6 { 64 } else { 256 };
+            let codes: Vec<u8> = (0..bytes).map(|_| below(end) as u8).collect();
+            let x: [i16; N] = std::array::from_fn(|at| {
+                let size = below(32_640) as i16;
+                if (at + case) % 3 == 0 || case == 1 { -size } else { size }
+            });
+            let codes_of = unpacked::<N, BITS>(&codes);
+            let products =
+                codes_of.iter().zip(&x).map(|(code, x)| i32::from(*code) * i32::from(*x));
+            let exact: i32 = products.sum();
+            for tier in Tier::all() {
+                let found = [
+                    tier.run(Dots::<N, BITS>(&codes, &x)),
+                    tier.run_dots(Dots::<N, BITS>(&codes, &x)),
+                ];
+                assert_eq!(found, [[exact; 2]; 2], "{tier:?}, {N} of {BITS} bits, case {case}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_tier_adds_up_products_of_whole_numbers() {
+        adds_up::<32, 4>();
+        adds_up::<128, 4>();
+        adds_up::<16, 6>();
+        adds_up::<64, 6>();
+        adds_up::<16, 8>();
+        adds_up::<32, 8>();
+        adds_up::<128, 8>();
     }
 }

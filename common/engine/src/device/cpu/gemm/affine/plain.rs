@@ -3,7 +3,8 @@
 //! The sum of a group is exact: at most 128 products, each at most 255 · 32639, stay below 2^30.
 //!
 //! In the GEMV, and beside few rows, codes are widened as they are multiplied; beside many they are widened first
-//! and all rows pass over them.
+//! and all rows pass over them. With NEON they are always widened in registers; processors of ARM that add up products of bytes
+//! (FEAT_DotProd) multiply codes as they are, and words as two bytes each. The sums are the same.
 
 use std::ops::Range;
 
@@ -17,6 +18,7 @@ use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{
     AffineMatrix, Bits, MAX_GROUP, SHORT_GROUP, Weight, WeightKind,
 };
+use crate::device::cpu::isa::packed::unpacked;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
@@ -36,7 +38,7 @@ pub(super) fn matmul<'a>(
     // SAFETY: no task has a part of it yet.
     unsafe { y.zero() }; // Many rows add to it.
     call.by_outputs(call.share(LANES), y, move |outputs, target| {
-        tier.run(Task { call, x, outputs, target });
+        tier.run_dots(Task { call, x, outputs, target });
     })
 }
 
@@ -87,13 +89,17 @@ impl Kernel for Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match (self.call.weight.group, self.call.weight.bits) {
-            (SHORT_GROUP, Bits::Six | Bits::Eight) => self.all::<S, SHORT_GROUP, 8>(simd),
+            (SHORT_GROUP, Bits::Six) => self.all::<S, SHORT_GROUP, 6>(simd),
+            (SHORT_GROUP, _) => self.all::<S, SHORT_GROUP, 8>(simd),
             (32, Bits::Four) => self.all::<S, 32, 4>(simd),
-            (32, Bits::Six | Bits::Eight) => self.all::<S, 32, 8>(simd),
+            (32, Bits::Six) => self.all::<S, 32, 6>(simd),
+            (32, Bits::Eight) => self.all::<S, 32, 8>(simd),
             (64, Bits::Four) => self.all::<S, 64, 4>(simd),
-            (64, Bits::Six | Bits::Eight) => self.all::<S, 64, 8>(simd),
+            (64, Bits::Six) => self.all::<S, 64, 6>(simd),
+            (64, Bits::Eight) => self.all::<S, 64, 8>(simd),
             (_, Bits::Four) => self.all::<S, MAX_GROUP, 4>(simd),
-            (_, Bits::Six | Bits::Eight) => self.all::<S, MAX_GROUP, 8>(simd),
+            (_, Bits::Six) => self.all::<S, MAX_GROUP, 6>(simd),
+            (_, Bits::Eight) => self.all::<S, MAX_GROUP, 8>(simd),
         }
     }
 }
@@ -117,7 +123,7 @@ impl Task<'_> {
     #[inline(always)]
     fn few<S: Simd, const GROUP: usize, const BITS: usize>(&self, simd: S, outputs: Range<usize>) {
         let weight = self.call.weight.rows(outputs.clone());
-        let (row_bytes, bytes) = (weight.row_bytes(), GROUP * BITS / 8);
+        let (row_bytes, bytes) = (weight.row_bytes(), group_bytes::<GROUP, BITS>());
         let ahead = weight.codes.as_ptr().wrapping_add(AHEAD.max(LANES * row_bytes));
         let mut y = [simd.splat(0.0); FEW_ROWS];
         for first in (0..weight.groups()).step_by(LANES) {
@@ -139,7 +145,7 @@ impl Task<'_> {
                     }
                     let groups = codes.chunks_exact(bytes).zip(x.as_chunks::<GROUP>().0);
                     for ((codes, x), dots) in groups.zip(&mut dots) {
-                        dots[output] = simd.dot(&widened::<GROUP, BITS>(codes), x) as f32;
+                        dots[output] = simd.dot_packed::<GROUP, BITS>(codes, x) as f32;
                     }
                 }
                 let params = held.clone().zip(scales.iter().zip(&biases));
@@ -169,12 +175,17 @@ impl Task<'_> {
     #[inline(always)]
     fn many<S: Simd, const GROUP: usize, const BITS: usize>(&self, simd: S, outputs: Range<usize>) {
         let weight = self.call.weight.rows(outputs.clone());
-        let bytes = GROUP * BITS / 8;
+        let bytes = group_bytes::<GROUP, BITS>();
+        let of_group = |group: usize| {
+            let rows = weight.codes.chunks_exact(weight.row_bytes());
+            rows.map(move |codes| &codes[group * bytes..][..bytes])
+        };
         let mut wide = [[0; GROUP]; LANES];
         for group in 0..weight.groups() {
-            for (wide, codes) in wide.iter_mut().zip(weight.codes.chunks_exact(weight.row_bytes()))
-            {
-                *wide = widened::<GROUP, BITS>(&codes[group * bytes..][..bytes]);
+            if !S::DOTS_PACKED {
+                for (wide, codes) in wide.iter_mut().zip(of_group(group)) {
+                    *wide = unpacked::<GROUP, BITS>(codes).map(i16::from);
+                }
             }
             let scale = params(simd, weight.params, weight.scales, weight.groups(), group);
             let bias = params(simd, weight.params, weight.biases, weight.groups(), group);
@@ -182,8 +193,14 @@ impl Task<'_> {
                 let x = &self.x.words()[row * weight.inputs..][..weight.inputs];
                 let x = &x.as_chunks::<GROUP>().0[group];
                 let mut dots = [0.0; LANES];
-                for (to, wide) in dots.iter_mut().zip(&wide) {
-                    *to = simd.dot(wide, x) as f32;
+                if S::DOTS_PACKED {
+                    for (to, codes) in dots.iter_mut().zip(of_group(group)) {
+                        *to = simd.dot_packed::<GROUP, BITS>(codes, x) as f32;
+                    }
+                } else {
+                    for (to, wide) in dots.iter_mut().zip(&wide) {
+                        *to = simd.dot(wide, x) as f32;
+                    }
                 }
                 // SAFETY: every output belongs to one task, which holds one part at a time; `matmul` set all of
                 // them.
@@ -244,21 +261,7 @@ fn square<S: Simd>(
     simd.transpose(rows)
 }
 
-/// The codes of one group of one output, unpacked, in the order of [`Activations`].
-#[inline(always)]
-fn widened<const GROUP: usize, const BITS: usize>(codes: &[u8]) -> [i16; GROUP] {
-    // First as bytes, of which a vector holds more.
-    let mut bytes = [0u8; GROUP];
-    if BITS == 4 {
-        let to = bytes.as_chunks_mut::<32>().0;
-        for (codes, to) in codes.as_chunks::<16>().0.iter().zip(to) {
-            for i in 0..16 {
-                to[i] = codes[i] & 0xf;
-                to[16 + i] = codes[i] >> 4;
-            }
-        }
-    } else {
-        bytes.copy_from_slice(codes);
-    }
-    bytes.map(i16::from)
+/// The bytes that the codes of a group of one output lie in.
+const fn group_bytes<const GROUP: usize, const BITS: usize>() -> usize {
+    if BITS == 4 { GROUP / 2 } else { GROUP }
 }
