@@ -20,6 +20,50 @@ use crate::step::Step;
 /// The weights stay in the memory they were mapped to. Steps are idempotent, but where one puts the state of recurrent
 /// layers in the slot that it is taken from: running another one again writes the same keys and values and returns the
 /// same hidden states.
+///
+/// ```
+/// use cake_checkpoint::{Checkpoint, LayerRange, Scheme};
+/// use cake_engine::{Batch, BatchItem, Embedding, EngineOptions, Head, Stage};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/llama");
+/// let checkpoint = Checkpoint::open(model)?;
+/// let config = &checkpoint.config;
+/// let weights = |name: &str| {
+///     let tensor = checkpoint.tensors.iter().find(|tensor| tensor.name == name)?;
+///     checkpoint.map(tensor).ok()
+/// };
+/// let options = EngineOptions::new(8);
+/// let matrix = checkpoint.encoded_matrix(&checkpoint.embedding_matrix(), Scheme::AsStored)?;
+/// let head = match checkpoint.head_matrix() {
+///     Some(head) => checkpoint.encoded_matrix(&head, Scheme::AsStored)?,
+///     None => matrix.clone(),
+/// };
+/// let norm = checkpoint.map(checkpoint.final_norm())?;
+/// let embedding = Embedding::new(config, matrix, &weights, &options)?;
+/// let head = Head::new(config, norm, head, &weights, &options)?;
+///
+/// // All layers in one stage, then in two, which could as well be on two devices.
+/// let layers = config.layers.len();
+/// let ids = [1, 5, 9];
+/// let mut logits = Vec::new();
+/// for bounds in [vec![0, layers], vec![0, 1, layers]] {
+///     let (sequence, position, rows) = (1, 0, ids.len());
+///     let (blocks, known, state) = (vec![0], 0, None);
+///     let item = BatchItem { sequence, position, rows, prompt: true, blocks, known, state };
+///     let batch = Batch { items: vec![item] };
+///     let mut hidden = embedding.forward(&ids)?;
+///     for pair in bounds.windows(2) {
+///         let range = LayerRange::new(pair[0], pair[1]);
+///         let mut stage = Stage::load(config, range, &weights, &options)?;
+///         hidden = stage.forward(&batch, hidden)?;
+///     }
+///     logits.push(head.forward(hidden, ids.len())?);
+/// }
+/// assert_eq!(logits[0], logits[1], "a split changes not one bit");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Stage {
     layers: LayerRange,
     row: RowLayout,

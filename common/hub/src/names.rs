@@ -16,6 +16,17 @@ const MAX_NAME_BYTES: usize = 512;
 const MAX_PART_BYTES: usize = 255;
 
 /// A model of the Hub: `ORG/NAME` or `ORG/NAME@REVISION`.
+///
+/// ```
+/// use cake_hub::Wanted;
+///
+/// let wanted: Wanted = "Qwen/Qwen3-0.6B@v1".parse().expect("a name");
+/// assert_eq!((wanted.repo(), wanted.revision()), ("Qwen/Qwen3-0.6B", "v1"));
+/// let wanted: Wanted = "Qwen/Qwen3-0.6B".parse().expect("a name");
+/// assert_eq!(wanted.revision(), "main");
+/// // Nothing that would leave the folder of a cache is a name.
+/// assert!("../secrets".parse::<Wanted>().is_err());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// `org/name`, or a name alone.

@@ -141,6 +141,22 @@ impl Authority {
 
     /// A new token, which `uses` workers may join with until `lifetime` has passed.
     ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use cake_identity::{Authority, DEFAULT_LIFETIME, JoinToken};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let home = tempfile::tempdir()?;
+    /// let authority = Authority::create(&home.path().join("authority"), DEFAULT_LIFETIME)?;
+    /// let token = authority.issue_token(Duration::from_secs(600), 1)?;
+    /// // What a person types on the device, where it is the same again.
+    /// let typed: JoinToken = token.to_string().parse()?;
+    /// assert_eq!(typed.to_string(), token.to_string());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::File`].
     pub fn issue_token(&self, lifetime: Duration, uses: u32) -> Result<JoinToken, Error> {

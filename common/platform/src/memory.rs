@@ -35,6 +35,15 @@ pub struct ProcessMemory {
 
 /// What this process may use: what the system has available or its control group leaves,
 /// whichever is less, less a reserve of 10 % (at least 256 MiB, and at least `kept_bytes`).
+///
+/// ```
+/// use cake_platform::default_budget;
+///
+/// let offer = default_budget(0);
+/// println!("{} bytes: {}", offer.bytes, offer.why);
+/// let less = default_budget(u64::MAX);
+/// assert_eq!(less.bytes, 0, "all is kept for others");
+/// ```
 pub fn default_budget(kept_bytes: u64) -> MemoryOffer {
     let (available_bytes, limit) = available();
     offer(available_bytes, limit, kept_bytes)

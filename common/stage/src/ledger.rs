@@ -15,6 +15,21 @@ pub fn memory_of(device: DeviceKind) -> &'static str {
 }
 
 /// Who takes how much of which device.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use cake_stage::{Account, Ledger, Share};
+///
+/// let ledger = Arc::new(Ledger::default());
+/// let share = |bytes| [Share { device: "phone", bytes, offered: 1000 }];
+/// let [one, other] = [(); 2].map(|()| Account::new(ledger.clone()));
+/// one.take(&share(600)).expect("it is free");
+/// let lacks = other.take(&share(500)).unwrap_err();
+/// assert_eq!((lacks.needed, lacks.taken), (500, 600));
+/// drop(one); // And with it what it took.
+/// other.take(&share(500)).expect("it is free again");
+/// ```
 #[derive(Debug)]
 pub struct Ledger<D> {
     entries: Mutex<Entries<D>>,

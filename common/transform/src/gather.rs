@@ -27,6 +27,32 @@ pub fn merge(source: Source, target: Target) -> Result<Job, Error> {
 /// the source has them, and as many in each as it may have with `most_bytes` of them; a larger tensor has a file of its
 /// own, as with the reference. One file needs no index.
 ///
+/// ```
+/// use cake_checkpoint::Checkpoint;
+/// use cake_transform::{Observer, Options, Source, Target, split};
+///
+/// struct Shown;
+///
+/// impl Observer for Shown {
+///     fn progress(&self, done: u64, total: u64) {
+///         println!("{done} of {total} bytes");
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/llama");
+/// let home = tempfile::tempdir()?;
+/// let target = home.path().join("parts");
+/// let job = split(Source::open(model)?, Target::Directory(target.clone()), 100_000)?;
+/// job.run(Options { force: false, threads: 1 }, &Shown)?;
+/// assert!(target.join("model.safetensors.index.json").exists());
+/// let name = target.to_str().ok_or("a path that is no text")?;
+/// let (parts, whole) = (Checkpoint::open(name)?, Checkpoint::open(model)?);
+/// assert_eq!(parts.tensors.len(), whole.tensors.len());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`merge`].
 pub fn split(source: Source, target: Target, most_bytes: u64) -> Result<Job, Error> {

@@ -10,6 +10,16 @@ use super::tag::Encoding;
 
 /// What weights are turned into on their way from the checkpoint. Matrices that the checkpoint
 /// already has packed stay as they are.
+///
+/// ```
+/// use cake_checkpoint::Scheme;
+///
+/// let scheme: Scheme = "q4".parse().expect("a scheme");
+/// assert_eq!(scheme, Scheme::Q4);
+/// // Keys and values that several heads share get more bits.
+/// assert_eq!(scheme.of_shared(), Scheme::Q6);
+/// assert!("q3".parse::<Scheme>().unwrap_err().to_string().contains("write as-stored, q8"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Scheme {
     /// As the checkpoint has them.
