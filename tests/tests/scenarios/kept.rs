@@ -30,6 +30,11 @@ impl Home {
 
     /// Lays a file out as `ollama pull` does, under a name of its library.
     fn ollama(&self, name: &str, file: &Path) {
+        self.ollama_at(&format!("registry.ollama.ai/library/{name}/latest"), file);
+    }
+
+    /// The same with this manifest.
+    fn ollama_at(&self, name: &str, file: &Path) {
         let folder = self.ollama_models();
         let hex = format!("{:0>64x}", name.bytes().map(u64::from).sum::<u64>());
         let bytes = file.metadata().expect("a file").len();
@@ -40,9 +45,9 @@ impl Home {
         let model = layer("model", &format!("sha256:{hex}"), bytes);
         let manifest =
             json!({ "schemaVersion": 2, "layers": [layer("template", "sha256:0", 3), model] });
-        let manifests = folder.join("manifests/registry.ollama.ai/library").join(name);
-        fs::create_dir_all(&manifests).expect("a folder");
-        fs::write(manifests.join("latest"), manifest.to_string()).expect("a manifest");
+        let path = folder.join("manifests").join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, manifest.to_string()).expect("a manifest");
         fs::create_dir_all(folder.join("blobs")).expect("a folder");
         fs::copy(file, folder.join("blobs").join(format!("sha256-{hex}"))).expect("a blob");
     }
@@ -137,23 +142,24 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-gguf/qwen3-q8_0");
     let file = golden.join("model.gguf");
     home.ollama("tiny", &file);
+    home.ollama_at("hf.co/org/Tiny-GGUF/Q8_0", &file);
     let folder = home.path().join(".lmstudio/models/someone");
     for name in ["Tiny-GGUF/tiny.gguf", "Two-GGUF/a.gguf", "Two-GGUF/b.gguf"] {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         fs::copy(&file, path).expect("a file");
     }
-    let [tiny, alone, one, two] =
-        ["tiny", "someone/Tiny-GGUF", "someone/Two-GGUF/a.gguf", "someone/Two-GGUF/b.gguf"];
-    let kept = [tiny, alone, one, two].map(|name| match name {
-        "tiny" => format!("ollama:{name}"),
-        _ => format!("lmstudio:{name}"),
-    });
+    let ollamas = ["hf.co/org/Tiny-GGUF:Q8_0", "tiny"];
+    let others = ["someone/Tiny-GGUF", "someone/Two-GGUF/a.gguf", "someone/Two-GGUF/b.gguf"];
+    let all = [&ollamas[..], &others].concat();
+    let schemes = ["ollama", "ollama", "lmstudio", "lmstudio", "lmstudio"];
 
     let listed = home.run(&["models", "list", "--json"]).json();
     let listed = listed.as_array().expect("a list");
-    let models: Vec<&Value> = listed.iter().map(|it| &it["model"]).collect();
-    assert_eq!(models, kept.each_ref());
+    let models: Vec<&str> = listed.iter().filter_map(|it| it["model"].as_str()).collect();
+    let kept: Vec<String> =
+        schemes.iter().zip(&all).map(|(scheme, name)| format!("{scheme}:{name}")).collect();
+    assert_eq!(models, kept);
     let bytes = file.metadata().expect("a file").len();
     assert!(listed.iter().all(|it| it["bytes"] == bytes), "{listed:?}");
     let text = home.run(&["list"]).success().stdout;
@@ -166,14 +172,14 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
         let shown = server.get(path).good()[list].as_array().expect("a list").clone();
         shown.iter().map(|it| it[name].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(names("/v1/models", "data", "id"), [tiny, alone, one, two]);
-    assert_eq!(names("/api/tags", "models", "name")[0], "tiny:latest");
+    assert_eq!(names("/v1/models", "data", "id"), all);
+    assert_eq!(names("/api/tags", "models", "name")[..2], [ollamas[0], "tiny:latest"]);
     let expected = expected(&golden);
     let tokens = expected["greedy_ids"].as_array().expect("ids").len();
     // Of tokens that are the reference's, as another test shows.
     let text = home.answer("ollama:tiny", &expected)["text"].clone();
     assert!(text.as_str().is_some_and(|text| !text.is_empty()), "{text}");
-    for name in [tiny, two] {
+    for name in ["tiny", others[2]] {
         let asked = json!({
             "model": name, "prompt": expected["prompt_ids"], "max_tokens": tokens,
             "temperature": 0, "ignore_eos": true,
@@ -181,7 +187,7 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
         let said = server.post("/v1/completions", &asked).good();
         assert_eq!(said["choices"][0]["text"], text, "{name}: {said}");
     }
-    for name in ["tiny", "tiny:latest"] {
+    for name in ["tiny", "tiny:latest", ollamas[0]] {
         let shown = server.post("/api/show", &json!({ "model": name })).good();
         assert_eq!(shown["details"]["family"], "qwen3", "{name}");
         server.post("/api/pull", &json!({ "model": name, "stream": false })).good();
@@ -191,7 +197,7 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
     let cut = home.path().join("cut.gguf");
     fs::write(&cut, &fs::read(&file).expect("a file")[..4096]).expect("a file");
     home.ollama("damaged", &cut);
-    assert_eq!(names("/v1/models", "data", "id"), [tiny, alone, one, two]);
+    assert_eq!(names("/v1/models", "data", "id"), all);
     let said = server.post("/api/pull", &json!({ "model": "damaged", "stream": false }));
     let error = said.body["error"].as_str().expect("words");
     assert!(said.status >= 400 && error.contains("blobs/sha256-"), "{}: {error}", said.status);

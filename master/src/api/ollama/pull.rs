@@ -37,7 +37,8 @@ pub(super) async fn pull(
     let plain = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(&name);
     let plain = plain.strip_suffix(USUAL_TAG).unwrap_or(plain);
     let done = || json!({ "status": "success" });
-    match server.at_hand(plain) {
+    // Ollama itself has some of the Hub's under such names.
+    match server.at_hand(&name).or_else(|_| server.at_hand(plain)) {
         Ok(model) => match (&model.about, is_stream) {
             (Ok(_), true) => return Ok(lines(Sent::from(line(&done())))),
             (Ok(_), false) => return Ok(Json(done()).into_response()),
