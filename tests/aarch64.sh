@@ -73,4 +73,7 @@ kernels='profile.release.package.cake-engine.opt-level=2'
 # One of each type and encoding of weights, and of each kind of operation; and of cases that chance makes, fewer.
 export CAKE_TEST_ONE_OF=${CAKE_TEST_ONE_OF:-3}
 export CAKE_GOLDEN=${CAKE_GOLDEN:-llama,mistral,llama3-tied,qwen2-mlx4,llama-mlx8,qwen3-moe-mlx4,deepseek-v3,gemma4-moe,cohere2,qwen3_5,nemotron-h,lfm2,gpt-oss,llama4}
-cargo test --release --lib --package cake-engine --no-default-features --target "$target" --config "$kernels"
+engine=(cargo test --release --lib --package cake-engine --no-default-features --target "$target" --config "$kernels")
+"${engine[@]}"
+# The emulated processor has dot products of bytes; this one has none.
+QEMU_CPU=cortex-a72 "${engine[@]}" -- affine::tests isa::

@@ -192,6 +192,8 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
         assert_eq!(shown["details"]["family"], "qwen3", "{name}");
         server.post("/api/pull", &json!({ "model": name, "stream": false })).good();
     }
+    let whole = format!("https://{}", ollamas[0]);
+    server.post("/api/pull", &json!({ "model": whole, "stream": false })).good();
 
     // What is damaged is told of as that, and looked for nowhere else.
     let cut = home.path().join("cut.gguf");

@@ -24,6 +24,8 @@ use crate::shelf::{self, WhyNot};
 /// What programs write before the name of a model of the Hub.
 const PREFIXES: [&str; 4] =
     ["hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/"];
+/// What may precede these.
+const SECURE: &str = "https://";
 /// How often it is said how far it is.
 const EVERY: Duration = Duration::from_millis(200);
 
@@ -38,7 +40,11 @@ pub(super) async fn pull(
     let plain = plain.strip_suffix(USUAL_TAG).unwrap_or(plain);
     let done = || json!({ "status": "success" });
     // Ollama itself has some of the Hub's under such names.
-    match server.at_hand(&name).or_else(|_| server.at_hand(plain)) {
+    let at_hand = match server.at_hand(plain) {
+        Err(_) if name != plain => server.at_hand(name.strip_prefix(SECURE).unwrap_or(&name)),
+        found => found,
+    };
+    match at_hand {
         Ok(model) => match (&model.about, is_stream) {
             (Ok(_), true) => return Ok(lines(Sent::from(line(&done())))),
             (Ok(_), false) => return Ok(Json(done()).into_response()),

@@ -15,7 +15,7 @@
 //! | `in-place` | as `affine-avx2`; AMX beside rows of decode, and groups of 16 | GGUF's blocks, MXFP4, NVFP4, affine streams of 2, 3, 5 and 6 bits | any | fast | as there | common |
 //! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
 //! | `unpacked-avx2` | as `affine-avx2`, AMX | others, as codes | any | fast | as there | common |
-//! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
+//! | `unpacked-words` | as `affine-words` | others, as codes | any | fast | codes of 16 bits | common |
 //! | `fp8` | any | FP8 (E4M3) with scales | any | any | f32 | common |
 //! | `decoded` | any | others | any | any | f32 | common |
 //! | `float` | any | f32, f16, bf16 | any | any | f32 | common |

@@ -13,8 +13,8 @@ const PARTS: usize = LANES / 4;
 /// Wraps calls of intrinsics that need nothing but their instructions.
 macro_rules! instructions {
     ($($body:tt)*) => {{
-        // SAFETY: `self` is made by `detect` alone, after the processor said it has these
-        // instructions; loads and stores go through references to whole arrays.
+        // SAFETY: `self` is made by `detect` and `with_dots` alone, after the processor said it has these
+        // instructions; loads and stores go through references to whole arrays, or to as many bytes as was asserted.
         unsafe { $($body)* }
     }};
 }
@@ -78,6 +78,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     type Part = float32x4_t;
     const PARTS: usize = PARTS;
     const MANY_REGISTERS: bool = true;
+    const DOTS_PACKED: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
@@ -262,12 +263,11 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         prefetch_near(address);
     }
 
-    const DOTS_PACKED: bool = true;
-
     #[inline(always)]
     fn dot_packed<const N: usize, const BITS: usize>(self, codes: &[u8], x: &[i16; N]) -> i32 {
+        const { assert!(N.is_multiple_of(if BITS == 4 { 32 } else { 16 }), "whole vectors") };
         assert_eq!(codes.len(), if BITS == 4 { N / 2 } else { N }, "whole codes");
-        // All bytes are there, and `DOT` says which instructions are.
+        // All bytes are there. Only what is run by `Neon<true>`, which has them, is compiled for dot products of bytes.
         if DOT {
             instructions!(byte_dots::<N, BITS>(codes.as_ptr(), x.as_ptr()))
         } else {

@@ -1,6 +1,7 @@
-//! How codes of 4 bits lie in bytes.
+//! Codes of 4 bits as bytes, in the order in which activations are multiplied with them.
 
-/// `N` codes, a byte each. Of 4 bits, 32 lie in 16 bytes: the first half of them in the lower halves.
+/// `N` codes, a byte each: of 4 bits those in the lower halves of 16 bytes, then those in the upper ones. That is the order of
+/// the activations' words: of 32 inputs the even ones, then the odd ones.
 #[inline(always)]
 pub(crate) fn unpacked<const N: usize, const BITS: usize>(codes: &[u8]) -> [u8; N] {
     let mut bytes = [0u8; N];

@@ -26,6 +26,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     const PARTS: usize;
     /// Whether there are 32 registers, and not just sixteen.
     const MANY_REGISTERS: bool;
+    /// Whether [`Simd::dot_packed`] costs no more than [`Simd::dot`] with codes that were widened before.
+    const DOTS_PACKED: bool = false;
 
     /// All lanes `value`.
     fn splat(self, value: f32) -> Self::V;
@@ -98,10 +100,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
         }
         sums.iter().sum()
     }
-    /// Whether [`Simd::dot_packed`] costs less than [`Simd::dot`] with codes that were widened before.
-    const DOTS_PACKED: bool = false;
-    /// The same of `N` codes of 4 bits (see [`unpacked()`]), or of fewer than 7 (`BITS` is 6) or 8 in a byte each; `N` is a
-    /// multiple of 16, and of 32 with halves of bytes.
+    /// As [`Simd::dot`], with `N` codes of 4 bits (`x` is in the order of [`unpacked()`]), or of a byte each, below 64 if `BITS`
+    /// is 6; `N` is a multiple of 16, and of 32 with halves of bytes. No part of [`Simd::apart`].
     #[inline(always)]
     fn dot_packed<const N: usize, const BITS: usize>(self, codes: &[u8], x: &[i16; N]) -> i32 {
         self.dot(&unpacked::<N, BITS>(codes).map(i16::from), x)

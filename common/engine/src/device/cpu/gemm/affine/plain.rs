@@ -3,8 +3,8 @@
 //! The sum of a group is exact: at most 128 products, each at most 255 · 32639, stay below 2^30.
 //!
 //! In the GEMV, and beside few rows, codes are widened as they are multiplied; beside many they are widened first
-//! and all rows pass over them. With NEON they are always widened in registers; processors of ARM that add up products of bytes
-//! (FEAT_DotProd) multiply codes as they are, and words as two bytes each. The sums are the same.
+//! and all rows pass over them. With NEON they are widened in registers, for many rows, too, unless the processor adds up products
+//! of bytes (FEAT_DotProd): then codes are multiplied as they are, and words as two bytes each. The sums are the same.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
-/// Rows up to which widening codes for each of them costs less than storing them widened.
+/// Rows up to which widening codes for each of them costs less than storing them widened, where that is done.
 const FEW_ROWS: usize = 3;
 
 /// The tasks of a GEMM or GEMV in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast); `x` is in
