@@ -21,9 +21,9 @@ impl Checkpoint {
     /// `None` if the scheme packs none.
     ///
     /// What was codes of 4 to 8 bits before somebody widened it becomes those again, without a loss but for the rounding of
-    /// scales, or where the scheme has far fewer bits, others ([`Scheme::keeps`]). Keys and values of which each head serves several heads of queries get more bits than
-    /// others ([`Scheme::of_shared`]). Some weights of each matrix show whether it was, those of one expert for all of a layer;
-    /// a file of headers alone shows nothing.
+    /// scales, or where the scheme has far fewer bits, others ([`Scheme::keeps`]). Keys and values of which each head serves
+    /// several heads of queries get more bits than others ([`Scheme::of_shared`]). Some weights of each matrix show whether it
+    /// was, those of one expert for all of a layer; a file of headers alone shows nothing.
     ///
     /// Looked for once. Where weights cannot be read, none were codes: whoever reads them whole gets the error.
     pub fn becomes(&self, weight: &str, scheme: Scheme) -> Option<Encoding> {
