@@ -32,10 +32,11 @@ const listened = () => async (heard, tell) => {
     tell(event);
   }
 };
-const answered = () => {
+const answered = (signal) => {
   let told = 0;
   return async (event, tell) => {
     for (; told >= window.pieces; await pause()) {
+      signal.throwIfAborted(); // More may have come at once than is let through: the browser drops that, too.
       if (window.breaks) {
         throw new TypeError('as if the network had failed');
       }
@@ -75,7 +76,8 @@ window.fetch = async (path, options) => {
   }
   const response = await ask(path, options);
   const ears = { '/api/events': listened, '/v1/chat/completions': answered }[path];
-  return ears && response.ok ? new Response(response.body.pipeThrough(whole(ears())), response) : response;
+  const heard = () => response.body.pipeThrough(whole(ears(options.signal)));
+  return ears && response.ok ? new Response(heard(), response) : response;
 };
 ";
 /// Whether an answer is on its way, a part of which is there.

@@ -87,17 +87,23 @@ fn an_answer_is_thought_of_stopped_copied_and_saved() {
     assert_eq!(browser.run(&format!("return {answer}.includes('They fly.')")), false);
     eyes.see("thoughts");
     browser.look("light", 1280, 900);
+    // The button says so for a moment: nobody can be sure to look just then.
+    browser.run(
+        "const copy = document.querySelector('.copy'); \
+         window.labels = []; \
+         const read = () => window.labels.push(copy.textContent); \
+         new MutationObserver(read).observe(copy, { childList: true })",
+    );
     browser.click(".copy");
-    let copied =
-        "return ['Copied', 'Selected'].includes(document.querySelector('.copy').textContent)";
+    let copied = "return window.labels.some(it => ['Copied', 'Selected'].includes(it))";
     browser.wait("it to be copied", copied);
 
     browser.run("window.thinks = ''; window.pieces = 6");
     ask(&browser, "And a fox?");
     browser.wait("a part of an answer", RUNS);
     browser.click("#stop");
-    browser.run("window.pieces = Infinity"); // What holds it is no part of the page.
     browser.wait("it to be stopped", ANSWERED);
+    browser.run("window.pieces = Infinity");
     let note = "return document.querySelector('.turn:last-child .note').textContent";
     assert_eq!(said(note), "Stopped here.");
     eyes.see("stopped");
