@@ -63,8 +63,8 @@ pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};
 pub use generation::GenerationConfig;
 pub use locate::{
-    KeptError, KeptModel, LocateError, Location, OllamaError, hub_caches, hub_folder, kept, locate,
-    locate_in,
+    KeptError, KeptModel, LocateError, Location, OllamaError, hub_caches, hub_folder, keeper, kept,
+    locate, locate_in,
 };
 pub use mapped::MappedTensor;
 pub use mapped_matrix::MappedMatrix;

@@ -49,6 +49,12 @@ pub fn locate(model: &str) -> Result<Location, LocateError> {
     }
 }
 
+/// The program that keeps the model of this name, and what it calls that, where the name begins with one's scheme: `Ollama`
+/// and `llama3.2` of `ollama:llama3.2`.
+pub fn keeper(model: &str) -> Option<(&'static str, &str)> {
+    program_of(model).map(|(program, name)| (program.called, name))
+}
+
 /// A model that another program keeps on this machine.
 #[derive(Clone, Debug)]
 pub struct KeptModel {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::parse_bytes;
-use cake_checkpoint::{Checkpoint, KvDtype, LayerRange};
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, keeper};
 use cake_engine::{Numerics, SamplingOptions, Weights};
+use cake_hub::Wanted;
 use cake_proto::WireFormat;
 use clap::Args;
 
@@ -24,6 +25,19 @@ use crate::planner::Pin;
 /// What a command's model may be: what [`cake_checkpoint::locate()`] finds.
 pub(super) const MODEL: &str = "A checkpoint directory (safetensors or GGUF files), a .safetensors, .gguf or .apr file, \
     org/name of a model of the Hub, or ollama:NAME or lmstudio:NAME of one that these programs keep here";
+
+/// A model of the Hub's, which `pull` brings and `rm` deletes.
+///
+/// # Errors
+/// In words, if it is no name of one.
+pub(super) fn of_hub(text: &str) -> Result<Wanted, String> {
+    match keeper(text) {
+        Some((program, _)) => {
+            Err(format!("what {program} keeps, {program} alone brings and deletes"))
+        }
+        None => text.parse().map_err(|error: cake_hub::Error| error.to_string()),
+    }
+}
 
 /// Largest prompt chunk and number of sequences accepted.
 const MAX_CHUNK: usize = 4096;

@@ -7,6 +7,7 @@ use cake_checkpoint::units::{format_bytes, format_rate};
 use cake_hub::{Choice, MAX_CONNECTIONS, Wanted};
 use serde::Serialize;
 
+use super::args::of_hub;
 use super::ctrl_c::CtrlC;
 use super::pulling::Pulling;
 use super::report::duration;
@@ -18,6 +19,7 @@ use crate::shelf::CONNECTIONS;
 #[command(next_help_heading = "Model")]
 pub(super) struct Args {
     /// The model: ORG/NAME, or ORG/NAME@REVISION with a branch, a tag or a commit.
+    #[arg(value_parser = of_hub)]
     model: Wanted,
     /// Only files whose names fit (such as '*.gguf'); may be repeated. Default: safetensors files and the texts beside
     /// them.

@@ -7,12 +7,14 @@ use cake_hub::Wanted;
 use serde::Serialize;
 use tokio::task::block_in_place;
 
+use super::args::of_hub;
 use super::{Error, ask, out, report};
 
 /// Arguments of `rm`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// The model: ORG/NAME, or ORG/NAME@REVISION for one revision, whose files that others share stay.
+    #[arg(value_parser = of_hub)]
     model: Wanted,
     /// Do not ask.
     #[arg(short, long, help_heading = "Output")]

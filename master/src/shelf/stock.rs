@@ -157,9 +157,12 @@ impl Shelf {
         all
     }
 
-    /// The one of this name. Looks at disks if it is not known: blocks.
+    /// The one of this name, or that this opens, as `ollama:NAME` does. Looks at disks if it is not known: blocks.
     pub fn find(&self, name: &str) -> Option<Arc<AtHand>> {
-        let of_name = |all: &[Arc<AtHand>]| all.iter().find(|one| one.name == name).cloned();
+        let of_name = |all: &[Arc<AtHand>]| {
+            let opened = || all.iter().find(|one| one.model == name);
+            all.iter().find(|one| one.name == name).or_else(opened).cloned()
+        };
         let known = of_name(&self.known());
         // It is another one by now, or there is nothing any more, where a path says something else.
         known.filter(|one| one.about.is_ok() && one.path.exists()).or_else(|| of_name(&self.all()))

@@ -165,6 +165,12 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
     let text = home.run(&["list"]).success().stdout;
     assert!(text.contains("kept by Ollama") && text.contains("kept by LM Studio"), "{text}");
 
+    for command in ["rm", "pull"] {
+        let Finished { status, stderr, .. } = home.run(&[command, "ollama:tiny"]);
+        assert_eq!(status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("Ollama alone brings and deletes"), "{stderr}");
+    }
+
     // By the names that they have there, and for programs that are made for Ollama by its own.
     let serve = home.master.bare(&["serve", "--listen", "0", "--alone"]);
     let server = Server::from_command(home.at_home(serve));
@@ -179,7 +185,7 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
     // Of tokens that are the reference's, as another test shows.
     let text = home.answer("ollama:tiny", &expected)["text"].clone();
     assert!(text.as_str().is_some_and(|text| !text.is_empty()), "{text}");
-    for name in ["tiny", others[2]] {
+    for name in ["tiny", "ollama:tiny", others[2]] {
         let asked = json!({
             "model": name, "prompt": expected["prompt_ids"], "max_tokens": tokens,
             "temperature": 0, "ignore_eos": true,
