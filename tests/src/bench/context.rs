@@ -23,8 +23,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let model = lab.model(ONE_B, &one_b())?;
     files::warm(&model)?;
     let mut seen: [Vec<Rates>; 2] = Default::default();
-    for round in 0..lab.rounds() {
-        eprintln!("round {} of {}", round + 1, lab.rounds());
+    for _ in lab.rounds("context") {
         for (prompt, seen) in PROMPTS.into_iter().zip(&mut seen) {
             let ask = Ask::within("run", &model, CONTEXT).answer(prompt, ANSWER);
             seen.push(rates(&ask.alone()?)?);

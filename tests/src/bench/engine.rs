@@ -97,10 +97,9 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let peers = lab.peers();
     let mut seen: [Seen; KINDS.len()] = Default::default();
     let mut torch = Vec::new();
-    let rounds = lab.rounds();
-    for round in 0..rounds {
+    for _ in lab.rounds("encodings") {
         for (kind, seen) in KINDS.iter().zip(&mut seen) {
-            eprintln!("round {} of {rounds}: {}", round + 1, kind.encode);
+            eprintln!("{}", kind.encode);
             let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", kind.encode]);
             let (memory, ours) = undisturbed(THREADS, || alone(&ask))?;
             seen.memory.push(memory);

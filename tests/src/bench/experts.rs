@@ -35,8 +35,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     };
     let mut ours = NUMERICS.map(|numerics| (numerics, Turns::default()));
     let (mut peer, mut rpc) = (Vec::new(), Vec::new());
-    for round in 0..lab.rounds() {
-        eprintln!("round {} of {}", round + 1, lab.rounds());
+    for _ in lab.rounds("experts") {
         for (numerics, turns) in &mut ours {
             turns.take(lab, &ask(numerics), &shape)?;
         }

@@ -32,8 +32,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     files::warm(&model)?;
     let ask = Ask::within("run", &model, CONTEXT);
     let (mut memory, mut ours) = (Vec::new(), Vec::new());
-    for round in 0..lab.rounds() {
-        eprintln!("round {} of {}", round + 1, lab.rounds());
+    for _ in lab.rounds("FP8") {
         let (rate, turn) = undisturbed(THREADS, || alone(&ask))?;
         memory.push(rate);
         ours.push(turn);

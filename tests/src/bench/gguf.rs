@@ -41,8 +41,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         let ask = |numerics| Ask::within("run", &file, CONTEXT).and(&["--numerics", numerics]);
         let mut ours = NUMERICS.map(|numerics| (numerics, Turns::default()));
         let (mut peer, mut rpc) = (Vec::new(), Vec::new());
-        for round in 0..lab.rounds() {
-            eprintln!("{kind}: round {} of {}", round + 1, lab.rounds());
+        for _ in lab.rounds(kind) {
             for (numerics, turns) in &mut ours {
                 turns.take(lab, &ask(numerics), &shape)?;
             }

@@ -30,8 +30,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         let (mut stages, mut ends, mut hops) = (Vec::new(), Vec::new(), 0.0);
         let (_home, workers) = pinned(lab)?;
         let master = Master::over(&workers);
-        for round in 0..lab.rounds() {
-            eprintln!("round {} of {}: {encode}", round + 1, lab.rounds());
+        for _ in lab.rounds(encode) {
             let ask = Ask::within("run", &model, CONTEXT).answer(PROMPT, ANSWER);
             let run = ask.and(&["--encode", encode]).cut(CUT, &one_b()).with(&master)?;
             let timing = &run.json()?["timing"];

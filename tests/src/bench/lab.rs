@@ -1,5 +1,7 @@
 //! Where measurements happen: the models, and room on a real disk.
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cake_checkpoint::units::format_bytes;
@@ -15,6 +17,26 @@ const SEED: u64 = 1;
 /// Disk that stays free whatever is measured.
 const DISK_RESERVE: u64 = 2 << 30;
 
+/// Where to measure, beside what, and how often.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Directory for models and stores, on a real disk. Default: bench-models beside this program.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Directory of llama.cpp and PyTorch to compare with, made by tests/benches/peers.sh. Default: no peers.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
+    /// Directory of the release programs of an earlier version, to compare these with, in `versions`. Default: none.
+    #[arg(long, value_name = "DIR")]
+    before: Option<PathBuf>,
+    /// Turns of everybody in `engine`, `serve`, `predictions`, `versions` and `files`; medians count.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    /// Begin no round once so many minutes have passed, but each figure's first. Default: all rounds, however long they take.
+    #[arg(long, value_name = "N")]
+    minutes: Option<u64>,
+}
+
 /// The directory for everything large, and what is known of the machine.
 #[derive(Debug)]
 pub(crate) struct Lab {
@@ -23,24 +45,25 @@ pub(crate) struct Lab {
     peers: Option<Peers>,
     before: Option<PathBuf>,
     rounds: usize,
+    /// When no further round is begun.
+    end: Option<Instant>,
+    /// The fewest rounds that any figure had.
+    fewest: Cell<usize>,
 }
 
 impl Lab {
     /// Uses `directory`, which is made if it is not there; if not given, one beside the programs
     /// under measurement. These are built first, so that they are never stale.
-    pub(crate) fn open(
-        directory: Option<PathBuf>,
-        peers: Option<PathBuf>,
-        before: Option<PathBuf>,
-        rounds: usize,
-    ) -> Result<Lab> {
+    pub(crate) fn open(options: Options) -> Result<Lab> {
+        let Options { dir: directory, peers, before, rounds, minutes } = options;
+        let end = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
         let beside = programs().master.parent().context("a program lies in a directory")?;
         let directory = directory.unwrap_or_else(|| beside.join("bench-models"));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let directory = directory.canonicalize()?;
         let (zeros, peers) = (fill::Zeros::new(&directory)?, Peers::at(peers));
-        Ok(Lab { directory, zeros, peers, before, rounds })
+        Ok(Lab { directory, zeros, peers, before, rounds, end, fewest: Cell::new(rounds) })
     }
 
     /// Where everything large lies.
@@ -53,9 +76,23 @@ impl Lab {
         self.before.as_deref()
     }
 
-    /// Turns of everybody in comparisons with other systems.
-    pub(crate) fn rounds(&self) -> usize {
-        self.rounds
+    /// The rounds of a figure, in which everybody has a turn, counted from 0; each is told as `what`.
+    pub(crate) fn rounds<'a>(&'a self, what: &'a str) -> impl Iterator<Item = usize> + 'a {
+        (0..self.rounds).take_while(move |&round| {
+            let is_over = round > 0 && self.end.is_some_and(|end| Instant::now() >= end);
+            if is_over {
+                eprintln!("{what}: the time is over after {round} of {} rounds", self.rounds);
+                self.fewest.set(self.fewest.get().min(round));
+            } else {
+                eprintln!("{what}: round {} of {}", round + 1, self.rounds);
+            }
+            !is_over
+        })
+    }
+
+    /// The fewest rounds that a figure had up to now.
+    pub(crate) fn fewest_rounds(&self) -> usize {
+        self.fewest.get()
     }
 
     /// Other systems to compare with, if they are prepared.

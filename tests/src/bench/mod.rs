@@ -49,11 +49,10 @@ mod turns;
 mod versions;
 mod wide;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-
 use anyhow::{Result, anyhow, ensure};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub(crate) use lab::Options;
 pub(crate) use results::{Record, tables_of};
 pub(crate) use table::Table;
 
@@ -347,10 +346,7 @@ const MEMORY: &[Figure] = &[
 pub(crate) fn measure(
     part: Part,
     only: Option<&str>,
-    directory: Option<PathBuf>,
-    peers: Option<PathBuf>,
-    before: Option<PathBuf>,
-    rounds: usize,
+    options: Options,
     keep: bool,
 ) -> Result<Table> {
     let figures: &[&[Figure]] = match part {
@@ -381,7 +377,7 @@ pub(crate) fn measure(
     let wanted = |figure: &&Figure| only.is_none_or(|only| figure.name.contains(only));
     let figures: Vec<&Figure> = figures.into_iter().filter(wanted).collect();
     ensure!(!figures.is_empty(), "no figure of this part has that name: they are {names}");
-    let lab = Lab::open(directory, peers, before, rounds)?;
+    let lab = Lab::open(options)?;
     let mut table = Table::new(lab.describe());
     for figure in figures {
         eprintln!("{}:", figure.name);
@@ -396,5 +392,6 @@ pub(crate) fn measure(
             table.not_shown(figure.name, figure.bar, format!("{error:#}"));
         }
     }
+    table.rounds = lab.fewest_rounds();
     Ok(table)
 }

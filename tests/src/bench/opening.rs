@@ -36,7 +36,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let model = GgufModel::new(&shape(), kind);
     model.write(&file, None)?;
     let (mut seconds, mut peak) = (0f64, 0);
-    for _ in 0..lab.rounds() {
+    for _ in lab.rounds("opening") {
         let run = Ask::of("inspect", &file).alone()?;
         run.json()?;
         seconds = seconds.max(run.seconds);

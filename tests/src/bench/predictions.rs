@@ -42,7 +42,7 @@ pub(super) fn alone(lab: &Lab, table: &mut Table) -> Result<()> {
     for encode in ENCODINGS {
         let ask = |command| Ask::within(command, &model, CONTEXT).and(&["--encode", encode]);
         let mut seen = Seen::default();
-        for _ in 0..lab.rounds() {
+        for _ in lab.rounds(encode) {
             seen.round(&Master::alone(), ask("plan"), ask("run"))?;
         }
         seen.report(&format!("alone, {encode}"), table);
@@ -61,7 +61,7 @@ pub(super) fn over_workers(lab: &Lab, table: &mut Table) -> Result<()> {
             ask.cut(CUT, &one_b())
         };
         let mut seen = Seen::default();
-        for _ in 0..lab.rounds() {
+        for _ in lab.rounds(encode) {
             seen.round(&Master::over(&workers), ask("plan"), ask("run"))?;
         }
         seen.report(&format!("over 2 pinned workers, {encode}"), table);

@@ -32,8 +32,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     files::warm(&model)?;
     let budget = budget_for(&model, 8, ARGS);
     let (mut ratios, mut silences, mut words) = (Vec::new(), Vec::new(), String::new());
-    for round in 0..lab.rounds() {
-        eprintln!("round {} of {}", round + 1, lab.rounds());
+    for _ in lab.rounds("recovery") {
         let home = lab.scratch()?;
         let start = |name: &&str| {
             let directory = Some(home.path().join(name));

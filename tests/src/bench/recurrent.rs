@@ -34,8 +34,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let active = active_bytes(&model, &shape, SCHEME, HEAD_BITS)?;
     let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", &SCHEME.to_string()]);
     let (mut memory, mut ours, mut peer) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..lab.rounds() {
-        eprintln!("round {} of {}", round + 1, lab.rounds());
+    for _ in lab.rounds("recurrent") {
         let (rate, turn) = undisturbed(THREADS, || alone(&ask))?;
         memory.push(rate);
         ours.push(turn);

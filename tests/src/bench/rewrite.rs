@@ -191,8 +191,7 @@ struct Seen {
 /// what it reads in the page cache.
 fn turn_about(lab: &Lab, name: &str, ours: Side<'_>, theirs: Option<Side<'_>>) -> Result<Seen> {
     let mut seen = Seen::default();
-    for round in 0..lab.rounds() {
-        eprintln!("round {} of {}: {name}", round + 1, lab.rounds());
+    for round in lab.rounds(name) {
         let mut turns = vec![(ours, &mut seen.ours)];
         turns.extend(theirs.map(|theirs| (theirs, &mut seen.theirs)));
         if round % 2 == 0 {

@@ -92,8 +92,7 @@ fn together(server: &Server, first: usize, streams: usize) -> Result<f64> {
 pub(super) fn throughput(lab: &Lab, table: &mut Table) -> Result<()> {
     let (alone, eight) = with_server(lab, |server| {
         let (mut alone, mut eight) = (Vec::new(), Vec::new());
-        for round in 0..lab.rounds() {
-            eprintln!("round {} of {}", round + 1, lab.rounds());
+        for round in lab.rounds("serve") {
             let first = 1 + round * (STREAMS + 1);
             alone.push(together(server, first, 1)?);
             eight.push(together(server, first + 1, STREAMS)?);
@@ -122,8 +121,7 @@ pub(super) fn pipelining(lab: &Lab, table: &mut Table) -> Result<()> {
     let traced = ["--otlp".to_owned(), collector.url()];
     let busy = with_args(lab, &traced, |server| {
         let mut busy = Vec::new();
-        for round in 0..lab.rounds() {
-            eprintln!("round {} of {}", round + 1, lab.rounds());
+        for round in lab.rounds("serve") {
             let from = now();
             together(server, 1 + round * STREAMS, STREAMS)?;
             let to = now();
@@ -199,8 +197,7 @@ pub(super) fn latency(lab: &Lab, table: &mut Table) -> Result<()> {
     let (idle, beside, step) = with_server(lab, |server| {
         let steps = || server.metric("cake_batch_sequences_count").context("no steps");
         let (mut idle, mut beside, mut step) = (Vec::new(), Vec::new(), Vec::new());
-        for round in 0..lab.rounds() {
-            eprintln!("round {} of {}", round + 1, lab.rounds());
+        for round in lab.rounds("serve") {
             let first = 1 + round * 4;
             idle.push(first_token(server, &prompt(first, SHORT_PROMPT))?);
             // Alone, to know how long its steps take.

@@ -46,8 +46,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let both = pushed();
     ensure!(both > 0.0, "nothing was pushed");
     let mut times = Vec::new();
-    for round in 0..lab.rounds() {
-        eprintln!("round {} of {}", round + 1, lab.rounds());
+    for _ in lab.rounds("switch") {
         times.extend([ask(ONE_B), ask(OTHER)]);
     }
     let again = pushed() - both;

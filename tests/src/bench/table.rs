@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Table {
     /// The machine and its state.
     machine: String,
+    /// Turns whose medians the figures are, where there are several; the fewest that one had.
+    pub(crate) rounds: usize,
     rows: Vec<Row>,
 }
 
@@ -75,7 +77,7 @@ impl Measured {
 impl Table {
     /// A table of figures to be measured on this machine.
     pub(crate) fn new(machine: String) -> Self {
-        Self { machine, rows: Vec::new() }
+        Self { machine, rounds: 0, rows: Vec::new() }
     }
 
     /// A figure that should be at most `most`; `bar` says that bound in words.

@@ -34,8 +34,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         invitation.used_up();
         mutual.now_at(members.iter().map(|member| member.address.clone()));
         let mut times = [Vec::new(), Vec::new()];
-        for round in 0..lab.rounds() {
-            eprintln!("round {} of {}: {encode}", round + 1, lab.rounds());
+        for _ in lab.rounds(encode) {
             for (master, times) in [&plain, &mutual].into_iter().zip(&mut times) {
                 let ask = Ask::within("run", &model, CONTEXT).answer(PROMPT, ANSWER);
                 let run = ask.and(&["--encode", encode]).cut(CUT, &one_b()).with(master)?;

@@ -53,8 +53,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         let mut whole = Whole::open(&path, encoding)?;
         whole.run(&prompts(FEW))?; // Brings all of it into memory.
         let mut seen = Seen::default();
-        for round in 0..lab.rounds() {
-            eprintln!("round {} of {}: {encoding}", round + 1, lab.rounds());
+        for _ in lab.rounds(&encoding.to_string()) {
             seen.few.push(whole.run(&prompts(FEW))?);
             seen.many.push(whole.run(&prompts(MANY))?);
             seen.ours.push(whole.run(&prompts(SEQUENCES))?);

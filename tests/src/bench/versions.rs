@@ -28,8 +28,7 @@ pub(super) fn compare(lab: &Lab, name: &str, table: &mut Table) -> Result<()> {
     let before = lab.before().context("no --before DIR with the programs of an earlier version")?;
     files::warm(&lab.model(ONE_B, &one_b())?)?;
     let mut seen: Vec<Seen> = Vec::new();
-    for round in 0..lab.rounds() {
-        eprintln!("round {} of {}", round + 1, lab.rounds());
+    for round in lab.rounds(name) {
         // Turn about who goes first.
         let (earlier, ours) = if round % 2 == 0 {
             let earlier = child(lab, name, Some(before))?;

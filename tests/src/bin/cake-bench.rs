@@ -23,18 +23,8 @@ struct Cli {
     /// `files` has merge and split beside cp, encodings and memory.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Directory for models and stores, on a real disk. Default: bench-models beside this program.
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Directory of llama.cpp and PyTorch to compare with, made by tests/benches/peers.sh.
-    #[arg(long, value_name = "DIR")]
-    peers: Option<PathBuf>,
-    /// Directory of the release programs of an earlier version, to compare these with, in `versions`.
-    #[arg(long, value_name = "DIR")]
-    before: Option<PathBuf>,
-    /// Turns of everybody in `engine`, `serve`, `predictions`, `versions` and `files`; medians count.
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    rounds: usize,
+    #[command(flatten)]
+    options: bench::Options,
     /// Keep the models of 4 and 10 GiB for the next time.
     #[arg(long)]
     keep: bool,
@@ -57,11 +47,10 @@ fn main() -> anyhow::Result<()> {
     }
     anyhow::ensure!(!cfg!(debug_assertions), "measure what people use: cargo run --release");
     let only = cli.only.as_deref();
-    let table =
-        bench::measure(cli.part, only, cli.dir, cli.peers, cli.before, cli.rounds, cli.keep)?;
+    let table = bench::measure(cli.part, only, cli.options, cli.keep)?;
     if let Some(directory) = &cli.record {
         let part = cli.part.to_possible_value().context("a part without a name")?;
-        bench::Record::new(part.get_name(), cli.rounds, table.figures())?.append(directory)?;
+        bench::Record::new(part.get_name(), table.rounds, table.figures())?.append(directory)?;
     }
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&table)?);
