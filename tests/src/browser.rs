@@ -9,10 +9,16 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::wait::until;
+use crate::wait::until_at;
 
-/// Longest that anything may take to happen on a page.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Longest that anything may take to happen on a page, where the machine has other things to do, too.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Longest that the driver waits for a script or a page.
+const DRIVERS_LIMIT: Duration = Duration::from_secs(300);
+/// How much longer its answer is waited for: it says itself what took too long.
+const MARGIN: Duration = Duration::from_secs(20);
+/// How often a page is asked: each time keeps several processes busy that the page needs, too.
+const INTERVAL: Duration = Duration::from_millis(25);
 /// Key of an element's id in answers, as the standard fixes it.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
@@ -42,7 +48,7 @@ impl Browser {
         };
         let port = lines.map_while(Result::ok).find_map(said).expect("chromedriver tells its port");
         let config = ureq::Agent::config_builder().http_status_as_error(false);
-        let agent = config.timeout_global(Some(LIMIT)).build().new_agent();
+        let agent = config.timeout_global(Some(DRIVERS_LIMIT + MARGIN)).build().new_agent();
         let profile = TempDir::with_prefix("cake-browser-").expect("there is a temporary folder");
         let url = format!("http://127.0.0.1:{port}/session");
         let mut browser = Self { driver, agent, session: url.clone(), _profile: profile };
@@ -56,7 +62,9 @@ impl Browser {
             "--window-size=1280,900",
             profile,
         ]);
+        let limit = DRIVERS_LIMIT.as_millis() as u64;
         let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "timeouts": { "script": limit, "pageLoad": limit },
             "goog:chromeOptions": { "args": args },
             "goog:loggingPrefs": { "browser": "ALL" },
         } } });
@@ -131,7 +139,7 @@ impl Browser {
     /// If it does not in time.
     #[track_caller]
     pub fn wait(&self, what: &str, script: &str) {
-        until(what, LIMIT, || self.run(script) == true);
+        until_at(what, LIMIT, INTERVAL, || self.run(script) == true);
     }
 
     /// Types into what `selector` finds; `\u{e007}` is the enter key.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::TestWorker;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Files of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

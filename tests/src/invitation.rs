@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{Master, Running};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// `cake-master token --wait`: ends when the token is used up.
 #[derive(Debug)]

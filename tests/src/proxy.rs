@@ -9,7 +9,7 @@ use crate::acceptor::Acceptor;
 
 /// Bytes moved at once.
 const BUFFER: usize = 256 << 10;
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(30);
 
 /// Forwards every connection to one address, on threads of its own. Closed when dropped.
 #[derive(Debug)]

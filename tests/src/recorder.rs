@@ -7,9 +7,9 @@ use std::time::Duration;
 
 /// Bytes moved at once.
 const BUFFER: usize = 64 << 10;
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(30);
 /// Longer than anybody waits for a peer that is not known yet.
-const ANSWER: Duration = Duration::from_secs(15);
+const ANSWER: Duration = Duration::from_secs(60);
 /// Length of a TLS record's header: its kind, the version, the length of what follows.
 const HEADER: usize = 5;
 

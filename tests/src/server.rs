@@ -10,9 +10,9 @@ use crate::master::{Master, path};
 use crate::process;
 
 /// Longest a server may take to load a small model.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(300);
 /// Longest an answer may take.
-const ANSWER: Duration = Duration::from_secs(120);
+const ANSWER: Duration = Duration::from_secs(600);
 
 /// A server. Killed when dropped.
 #[derive(Debug)]

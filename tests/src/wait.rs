@@ -1,7 +1,7 @@
 //! Waiting for a condition, with a deadline.
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often a condition is looked at.
+/// How often a condition is looked at, where nobody says.
 const INTERVAL: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` holds.
@@ -9,11 +9,25 @@ const INTERVAL: Duration = Duration::from_millis(2);
 /// # Panics
 /// If it does not hold within `limit`; the message says `what` was waited for.
 #[track_caller]
-pub fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+pub fn until(what: &str, limit: Duration, condition: impl FnMut() -> bool) {
+    until_at(what, limit, INTERVAL, condition);
+}
+
+/// The same of a condition that is looked at so often.
+///
+/// # Panics
+/// As [`until`].
+#[track_caller]
+pub fn until_at(
+    what: &str,
+    limit: Duration,
+    interval: Duration,
+    mut condition: impl FnMut() -> bool,
+) {
     let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < limit, "waited {limit:?} for {what}, in vain");
-        std::thread::sleep(INTERVAL);
+        std::thread::sleep(interval);
     }
 }
 

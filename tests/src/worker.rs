@@ -13,7 +13,7 @@ use crate::programs::environment;
 use crate::{Cgroup, Host, process, programs};
 
 /// How long a worker may take to listen.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(120);
 
 /// Opens a connection in plain text, as a master without an authority does.
 ///

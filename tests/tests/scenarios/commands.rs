@@ -12,7 +12,7 @@ use cake_tests::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Starts `command` with a standard output that nobody reads, and waits for its end.
 #[track_caller]

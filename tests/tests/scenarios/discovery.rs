@@ -12,7 +12,7 @@ use cake_tests::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 const TOKENS: usize = 24;
 const ARGS: &[&str] = &["--context", "512", "--chunk", "16", "--local-memory", "0"];
 

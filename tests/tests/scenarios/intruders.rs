@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Everything that only a master may ask for, and what came of it.
 async fn orders(client: &mut Client) -> Vec<(&'static str, Option<Status>)> {

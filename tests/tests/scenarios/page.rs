@@ -10,8 +10,12 @@ use std::path::Path;
 use cake_tests::browser::Browser;
 use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, demo_model, not_shown};
 
+use states::{EARS, RUNS};
+
 /// Whether it is shown what can be done with a conversation.
 const IS_OPEN: &str = "return document.querySelector('#conversation-dialog').open";
+/// Whether a question, or another answer, can be asked for.
+const IS_FREE: &str = "return document.querySelector('#chat').dataset.free === 'true'";
 const ENTER: &str = "\u{e007}";
 const ANSWER: &str = "document.querySelector('#messages [data-role=assistant]')";
 
@@ -19,6 +23,19 @@ const ANSWER: &str = "document.querySelector('#messages [data-role=assistant]')"
 fn is_ready() -> &'static str {
     "return document.querySelector('#phase').dataset.phase === 'ready' \
         && !document.querySelector('#send').disabled && !document.querySelector('#send').hidden"
+}
+
+/// Asks a question, once that is possible.
+fn ask(browser: &Browser, question: &str) {
+    browser.type_into("#prompt", question);
+    loop {
+        browser.wait("a question to be possible", IS_FREE);
+        browser.type_into("#prompt", ENTER);
+        // A device that was missed for a moment makes the page refuse it.
+        if browser.run("return document.querySelector('#prompt').value === ''") == true {
+            break;
+        }
+    }
 }
 
 /// Two workers with a half of the demo model each, neither of which can take what the other holds, so that requests wait
@@ -46,7 +63,8 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     let Some(browser) = Browser::start() else {
         return not_shown("the page needs chromium and chromium-driver");
     };
-    let (mut workers, server) = halves("1");
+    let (mut workers, server) = halves("10");
+    browser.prepare(EARS);
     browser.look("light", 1280, 900);
     browser.open(&format!("{}/", server.url));
     browser.wait(
@@ -67,13 +85,10 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
              .observe(document.querySelector('#messages'), \
                  {{ subtree: true, childList: true, characterData: true }})"
     ));
-    browser.wait(
-        "a question to be possible",
-        "return !document.querySelector('#send').disabled || \
-        document.querySelector('#gate-text').offsetParent === null",
-    );
-    browser.type_into("#prompt", "Tell me a story about an owl.");
-    browser.type_into("#prompt", ENTER);
+    browser.run("window.pieces = 6"); // However it comes, a part of it is seen.
+    ask(&browser, "Tell me a story about an owl.");
+    browser.wait("a part of an answer", RUNS);
+    browser.run("window.pieces = Infinity");
     browser.wait("the answer to end", &format!("const a = {ANSWER}; return !!a && !a.ariaBusy?.includes('true') && a.textContent.length > 40"));
     let lengths = browser.run("return window.lengths.size").as_u64().expect("a number");
     assert!(lengths >= 3, "the answer came in {lengths} pieces");
@@ -92,7 +107,6 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     browser.wait("the loss to be seen", lost);
     let broken = "return document.querySelector('#phase').dataset.phase === 'broken'";
     browser.wait("nobody to have taken its place", broken);
-    assert_eq!(device("kitchen", "dataset.state"), "ready");
     screenshot(&browser, "page-lost.png");
 }
 

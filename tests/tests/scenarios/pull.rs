@@ -336,7 +336,7 @@ fn an_interrupted_download_says_that_it_goes_on() {
     let pulling = place.start(&["pull", REPO, "--json"]);
     until("20 MiB to be sent", LIMIT, || place.hub.served() >= 20 * MIB);
     pulling.signal(Signal::INT);
-    let finished = pulling.finish(Duration::from_secs(10));
+    let finished = pulling.finish(LIMIT);
     assert_eq!(finished.status.code(), Some(130), "{finished:?}");
     assert!(
         finished.stderr.contains("the same command goes on where this one stopped"),

@@ -24,7 +24,7 @@ const TALK_BYTES: u64 = 128 << 10;
 const SEED: u64 = 7;
 const PROMPT: &[u32] = &[0, 169, 81, 206, 337];
 const TOKENS: usize = 6;
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// 8 layers of 6 MiB.
 fn small_model() -> (TempDir, ModelShape) {

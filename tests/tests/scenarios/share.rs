@@ -76,7 +76,7 @@ fn those_that_are_left_share_layers_once_the_only_large_one_is_gone() {
     let others: Vec<TestWorker> = ["a", "b", "c"].iter().map(|name| small(name, offer)).collect();
     let addresses = [&large].into_iter().chain(&others).map(|worker| worker.address.clone());
     let master = Master::at(addresses);
-    let args = [ARGS, &["--local-memory", "0", "--chunk", "16"]].concat();
+    let args = [ARGS, &["--local-memory", "0", "--chunk", "16", "--grace", "600"]].concat();
     let server = Server::start(&master, home.path(), &args);
     let whole = together(&server, TOKENS, || {});
     let before = count(&server, "cake_generated_tokens_total");

@@ -5,7 +5,7 @@ use cake_tests::collector::Span;
 use cake_tests::{Collector, Master, Server, TestWorker, WorkerOptions, golden, until};
 use serde_json::json;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 const TOKENS: usize = 4;
 
 fn worker(name: &str, collector: &Collector) -> TestWorker {

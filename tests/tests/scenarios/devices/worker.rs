@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tonic::Code;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 const ARGS: &[&str] =
     &["--context", "256", "--parallel", "1", "--chunk", "16", "--local-memory", "0"];
 

@@ -8,7 +8,7 @@ use cake_tests::{
 
 use super::{assert_says, dead_address};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Tokens of an answer during which something happens.
 const TOKENS: usize = 200;
 

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::assert_says;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 #[track_caller]
 fn refusal_of_store(store: &Path) -> String {

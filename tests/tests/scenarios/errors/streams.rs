@@ -14,7 +14,7 @@ use tonic::{Code, Status, Streaming};
 use super::assert_says;
 
 /// Longer than anything here takes, much shorter than a step's own deadline.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 const GENERATION: u64 = 1;
 
 /// Layer 0 of a golden model on a worker held by hand; its blob is there already.

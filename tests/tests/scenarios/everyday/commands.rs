@@ -9,7 +9,7 @@ use cake_tests::{
 };
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Checks that a text contains all of these.
 #[track_caller]
@@ -282,6 +282,7 @@ fn the_list_of_workers_says_who_is_there_and_who_is_shut_out_or_forgotten_is_gon
     let of = |list: &[Value], name: &str| {
         list.iter().find(|known| known["name"] == name).unwrap_or_else(|| panic!("{name}")).clone()
     };
+    until("both to be there", LIMIT, || cluster.list().iter().all(|known| known["online"] == true));
     let list = cluster.list();
     for name in ["kitchen", "attic"] {
         let known = of(&list, name);

@@ -6,7 +6,7 @@ use cake_tests::{Master, Running, TestWorker, WorkerOptions, golden, master, unt
 use rustix::process::Signal;
 use serde_json::json;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 const PLACE: [(&str, usize, usize); 2] = [("a", 0, 6), ("b", 6, 12)];
 
 /// The lines that would make somebody look.

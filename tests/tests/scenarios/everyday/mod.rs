@@ -7,4 +7,4 @@ mod running;
 mod settings;
 
 /// How long a command may take.
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(120);

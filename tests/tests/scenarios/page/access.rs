@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use cake_tests::browser::Browser;
 use cake_tests::{Cluster, Master, Server, demo_model, not_shown};
 
-use super::{ENTER, IS_OPEN, is_ready, screenshot};
+use super::{IS_FREE, IS_OPEN, ask, is_ready, screenshot};
 
 /// axe-core's script: `CAKE_AXE`, else where `tests/clients/install.sh` put it.
 pub(super) fn axe() -> Option<String> {
@@ -77,8 +77,7 @@ fn every_state_can_be_used_without_eyes_or_mouse() {
     browser.click("#settings summary");
     eyes.see("settings");
     browser.click("#settings summary");
-    browser.type_into("#prompt", "Tell me a story about an owl.");
-    browser.type_into("#prompt", ENTER);
+    ask(&browser, "Tell me a story about an owl.");
     let answered = "const a = document.querySelector('#messages [data-role=assistant]'); \
         return !!a && a.ariaBusy === 'false'";
     browser.wait("the answer", answered);
@@ -91,6 +90,7 @@ fn every_state_can_be_used_without_eyes_or_mouse() {
         && document.querySelector('.answer .tex').textContent === '\\\\unknown{x}'";
     assert_eq!(browser.run(formula), true, "formulas are drawn, and what is not known is shown");
     eyes.see("answer");
+    browser.wait("another question to be possible", IS_FREE);
     browser.click(".edit");
     eyes.see("edit");
     browser.click(".editing .cancel");
@@ -98,6 +98,7 @@ fn every_state_can_be_used_without_eyes_or_mouse() {
     browser.wait("what can be done with it", IS_OPEN);
     eyes.see("conversation");
     browser.click("#conversation-cancel");
+    browser.wait("the dialog to be closed", &format!("{IS_OPEN} === false"));
     browser.look("light", 390, 844);
     browser.click("#library-open");
     eyes.see_on(&[PHONE, TABLET], "drawer");

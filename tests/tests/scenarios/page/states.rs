@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::access::{Eyes, PHONE, instruments};
 use super::talks::ANSWERED;
-use super::{ENTER, halves, is_ready};
+use super::{IS_FREE, ask, halves, is_ready};
 use crate::devices::pipeline::Home;
 use crate::models::copy;
 
@@ -87,6 +87,9 @@ pub(super) const RUNS: &str = "const all = document.querySelectorAll('#messages 
 /// Whether what is said of the cluster is said as no trouble.
 const IS_CALM: &str = "return document.querySelector('[data-part=reason]').matches('[data-calm]')";
 
+/// Whether nothing is done with a device.
+const IS_UNMANAGED: &str = "return !document.querySelector('#device-dialog').open";
+
 /// Lets the page hear nothing after the next state of the cluster that this is true of; of `false`, all again.
 fn hold(browser: &Browser, state: &str) {
     browser.run(&format!("window.isHeld = false; window.holds = state => {state}"));
@@ -102,11 +105,6 @@ fn wait_for_held(browser: &Browser, phase: &str) {
 /// Shows the chat or, on a phone instead of it, the devices.
 pub(super) fn show(browser: &Browser, view: &str) {
     browser.run(&format!("document.querySelector('[data-show={view}]').click()"));
-}
-
-pub(super) fn ask(browser: &Browser, question: &str) {
-    browser.type_into("#prompt", question);
-    browser.type_into("#prompt", ENTER);
 }
 
 fn is_in(phase: &str) -> String {
@@ -201,6 +199,7 @@ fn answers_are_seen_while_they_run_when_they_failed_and_when_a_device_is_lost() 
     eyes.see("failed");
 
     browser.run("window.breaks = false");
+    browser.wait("another try to be possible", IS_FREE);
     browser.click(".retry");
     browser.wait("a part of another answer", RUNS);
     workers[1].kill();
@@ -233,11 +232,13 @@ fn devices_without_layers_are_seen_where_they_are_spare_away_freed_and_shut_out(
     manage(browser, "attic");
     browser.click("#device-drain");
     wait_for_member(browser, "attic", "freed");
+    browser.wait("the dialog to be closed", IS_UNMANAGED);
     manage(browser, "porch");
     browser.click("#device-revoke");
     eyes.see("shut-out-for-good");
     browser.click("#device-sure");
     wait_for_member(browser, "porch", "shut out");
+    browser.wait("the dialog to be closed", IS_UNMANAGED);
     let happened = "return document.querySelector('#happenings').textContent";
     let told = format!("{happened}.includes('porch is gone.')");
     browser.wait("its name to be written as its own", &told);
@@ -255,7 +256,8 @@ fn a_device_in_quarantine_is_seen_with_the_reason() {
     let Some((browser, axe)) = instruments() else { return };
     let (browser, eyes) = (&browser, Eyes { browser: &browser, axe: &axe });
     let home = Home::new();
-    let mut site = home.site(&["kitchen", "attic", "porch"], &["--model-name", "demo"]);
+    let mut site =
+        home.site(&["kitchen", "attic", "porch"], &["--model-name", "demo", "--grace", "3600"]);
     site.workers[2].kill(); // Nobody has room for what the liar has; else it would be left alone after one lie.
     let (server, meddlers) = (&site.server, &site.meddlers);
     browser.open(&format!("{}/", server.url));

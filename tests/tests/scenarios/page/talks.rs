@@ -2,7 +2,7 @@
 use cake_tests::browser::Browser;
 use cake_tests::{Master, Server, demo_model, not_shown};
 
-use super::{ENTER, IS_OPEN, is_ready, screenshot};
+use super::{IS_OPEN, ask, is_ready, screenshot};
 
 /// Whether the last answer is complete.
 pub(super) const ANSWERED: &str = "const all = document.querySelectorAll('#messages [data-role=assistant]'); \
@@ -13,8 +13,7 @@ const VERSION: &str = "return document.querySelector('.version').textContent";
 const TURNS: usize = 500;
 
 fn asks(browser: &Browser, question: &str) {
-    browser.type_into("#prompt", question);
-    browser.type_into("#prompt", ENTER);
+    ask(browser, question);
     browser.wait("the answer to end", ANSWERED);
 }
 
@@ -53,7 +52,13 @@ fn conversations_are_kept_branch_and_are_shared_by_tabs() {
     browser.click("#settings summary");
     browser.type_into("#system", "Be brief.");
     browser.run("document.querySelector('#system').dispatchEvent(new Event('change'))");
-    browser.wait("the second version to be kept", "return location.hash.length > 1");
+    browser.run_async(
+        "const { openStore } = await import('/page/store.js'); \
+         const store = await openStore(); \
+         const isKept = async () => (await store.conversation(location.hash.slice(1)))?.system === 'Be brief.'; \
+         while (!(await isKept())) { await new Promise(resolve => setTimeout(resolve, 50)); } \
+         done(null)",
+    );
     let address = said(&browser, "return location.href");
     browser.open("about:blank");
     browser.open(&address);
@@ -119,13 +124,15 @@ fn a_long_conversation_is_laid_out_where_it_is_seen() {
          const kept = newConversation({{ title: 'Long' }}); \
          await store.add(kept); \
          let parent = null; \
+         const turns = []; \
          const answer = 'Some **words** and `code`.\\n\\n- one\\n- two\\n\\n```rust\\nfn main() {{}}\\n```\\n\\n$x^2$'; \
          for (let made = 0; made < {TURNS}; made += 1) {{ \
            const turn = {{ id: `${{kept.id}}${{made}}`, conversation: kept.id, parent, made, \
              question: `Question ${{made}}`, answer, end: 'stop' }}; \
-           await store.write(turn); \
+           turns.push(turn); \
            parent = turn.id; \
          }} \
+         await Promise.all(turns.map(turn => store.write(turn))); \
          await store.change(kept.id, {{ leaf: parent }}); \
          done(kept.id)"
     ));

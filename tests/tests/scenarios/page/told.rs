@@ -4,9 +4,9 @@ use cake_tests::browser::Browser;
 use cake_tests::{Cluster, Master, Server, demo_model, not_shown};
 
 use super::access::{Eyes, PHONE, instruments};
-use super::states::{EARS, RUNS, ask, show};
+use super::states::{EARS, RUNS, show};
 use super::talks::ANSWERED;
-use super::{ENTER, IS_OPEN, halves, is_ready};
+use super::{ENTER, IS_OPEN, ask, halves, is_ready};
 use crate::pull::Place;
 
 const TAB: &str = "\u{e004}";
@@ -179,6 +179,9 @@ fn the_keyboard_alone_reaches_all_and_leaves_dialogs() {
     browser.open(&format!("{}/", server.url));
     browser.wait("the page to be ready", is_ready());
     browser.wait("it to be the owner's", "return !document.querySelector('#add').hidden");
+    // A button of each card of a device, which are drawn anew every second.
+    let manages = "return !!document.querySelector('#chain [data-part=manage]')?.checkVisibility()";
+    browser.wait("its device to be in its hands", manages);
     ask(&browser, "Tell me a story about an owl.");
     browser.wait("the answer", ANSWERED);
     let focused = || browser.run("return document.activeElement?.id ?? ''");
