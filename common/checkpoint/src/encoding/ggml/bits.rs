@@ -36,15 +36,19 @@ pub(super) fn scale_of_6_bits(params: &[u8], group: usize) -> i8 {
     (low | high << 4).cast_signed() - 32
 }
 
-/// The 6 bits of scale and of minimum of a group of Q4_K: the first four groups have theirs in the low bits of bytes 0 to 7,
-/// the others the halves of bytes 8 to 11, and above them the top bits of bytes 0 to 7.
+/// The 6 bits of scale of the eight groups of Q4_K, then those of minimum: the first four groups have theirs in the low bits of
+/// bytes 0 to 7, the others the halves of bytes 8 to 11, and above them the top bits of bytes 0 to 7. Four at a time, in words.
 #[inline(always)]
-pub(super) fn scale_and_min(params: &[u8], group: usize) -> (u8, u8) {
-    if group < 4 {
-        return (params[group] & 63, params[group + 4] & 63);
-    }
-    let low = params[group + 4];
-    (low & 15 | params[group - 4] >> 6 << 4, low >> 4 | params[group] >> 6 << 4)
+pub(super) fn scales_and_mins(params: &[u8; 12]) -> [[u8; 8]; 2] {
+    let word = |at: usize| {
+        u32::from_le_bytes([params[at], params[at + 1], params[at + 2], params[at + 3]])
+    };
+    let (scales, mins, halves) = (word(0), word(4), word(8));
+    let all = |first: u32, halves: u32| {
+        let others = halves & 0x0f0f_0f0f | first >> 2 & 0x3030_3030;
+        (u64::from(first & 0x3f3f_3f3f) | u64::from(others) << 32).to_le_bytes()
+    };
+    [all(scales, halves), all(mins, halves >> 4)]
 }
 
 /// The scale of a group of IQ4_XS, from -32 to 31: four bits of bytes 4 to 7, and above them two of bytes 2 and 3.

@@ -1,6 +1,8 @@
 //! Blocks as codes of a byte with a scale and a bias for every 16 or 32, for kernels that multiply bytes.
 
-use super::bits::{UNEVEN, half_power, scale, scale_and_min, scale_of_6_bits, scale_of_xs};
+use std::array::from_fn;
+
+use super::bits::{UNEVEN, half_power, scale, scale_of_6_bits, scale_of_xs, scales_and_mins};
 use super::kind::GgmlType;
 use crate::encoding::codec::Unpacked;
 use crate::encoding::narrow::twice_and_12;
@@ -48,15 +50,15 @@ pub(super) fn unpack(kind: GgmlType, bytes: &[u8], out: Unpacked<'_>) {
     }
 }
 
-/// Scale and bias of a group.
-type Param = (f32, f32);
+/// The scales of a block's groups, and their biases.
+type Params<const GROUPS: usize> = [[f32; GROUPS]; 2];
 
 /// Unpacks blocks of `BYTES` bytes, `CODES` codes and `GROUPS` groups.
 #[inline(always)]
 fn each<const BYTES: usize, const CODES: usize, const GROUPS: usize>(
     bytes: &[u8],
     out: Unpacked<'_>,
-    unpack: impl Fn(&[u8; BYTES], &mut [u8; CODES]) -> [Param; GROUPS],
+    unpack: impl Fn(&[u8; BYTES], &mut [u8; CODES]) -> Params<GROUPS>,
 ) {
     let (blocks, cut) = bytes.as_chunks::<BYTES>();
     let (codes, left) = out.codes.as_chunks_mut::<CODES>();
@@ -73,46 +75,51 @@ fn each<const BYTES: usize, const CODES: usize, const GROUPS: usize>(
     for ((block, codes), (scales, biases)) in
         blocks.iter().zip(codes).zip(scales.iter_mut().zip(biases))
     {
-        for ((scale, bias), param) in scales.iter_mut().zip(biases).zip(unpack(block, codes)) {
-            (*scale, *bias) = param;
-        }
+        [*scales, *biases] = unpack(block, codes);
     }
+}
+
+/// The scales of groups, and biases that are so often these.
+#[inline(always)]
+fn centred<const GROUPS: usize>(centre: f32, scale: impl Fn(usize) -> f32) -> Params<GROUPS> {
+    let scales: [f32; GROUPS] = from_fn(scale);
+    [scales, from_fn(|group| centre * scales[group])]
 }
 
 /// Signed codes as unsigned ones: 128 more.
 #[inline(always)]
-fn q8_0(block: &[u8; 34], codes: &mut [u8; 32]) -> [Param; 1] {
+fn q8_0(block: &[u8; 34], codes: &mut [u8; 32]) -> Params<1> {
     let d = scale(block, 0);
     for (to, code) in codes.iter_mut().zip(&block[2..]) {
         *to = code ^ 0x80;
     }
-    [(d, -128.0 * d)]
+    [[d], [-128.0 * d]]
 }
 
 #[inline(always)]
-fn q4_0(block: &[u8; 18], codes: &mut [u8; 32]) -> [Param; 1] {
+fn q4_0(block: &[u8; 18], codes: &mut [u8; 32]) -> Params<1> {
     let d = scale(block, 0);
     halves(&block[2..], codes);
-    [(d, -8.0 * d)]
+    [[d], [-8.0 * d]]
 }
 
 #[inline(always)]
-fn q4_1(block: &[u8; 20], codes: &mut [u8; 32]) -> [Param; 1] {
+fn q4_1(block: &[u8; 20], codes: &mut [u8; 32]) -> Params<1> {
     halves(&block[4..], codes);
-    [(scale(block, 0), scale(block, 2))]
+    [[scale(block, 0)], [scale(block, 2)]]
 }
 
 #[inline(always)]
-fn q5_0(block: &[u8; 22], codes: &mut [u8; 32]) -> [Param; 1] {
+fn q5_0(block: &[u8; 22], codes: &mut [u8; 32]) -> Params<1> {
     let d = scale(block, 0);
     fifths(&block[2..], codes);
-    [(d, -16.0 * d)]
+    [[d], [-16.0 * d]]
 }
 
 #[inline(always)]
-fn q5_1(block: &[u8; 24], codes: &mut [u8; 32]) -> [Param; 1] {
+fn q5_1(block: &[u8; 24], codes: &mut [u8; 32]) -> Params<1> {
     fifths(&block[4..], codes);
-    [(scale(block, 0), scale(block, 2))]
+    [[scale(block, 0)], [scale(block, 2)]]
 }
 
 /// 4 bytes of fifth bits, then 16 of halves.
@@ -126,22 +133,19 @@ fn fifths(bytes: &[u8], codes: &mut [u8; 32]) {
 }
 
 #[inline(always)]
-fn iq4_nl(block: &[u8; 18], codes: &mut [u8; 32]) -> [Param; 1] {
+fn iq4_nl(block: &[u8; 18], codes: &mut [u8; 32]) -> Params<1> {
     let d = scale(block, 0);
     uneven(&block[2..], codes);
-    [(d, -128.0 * d)]
+    [[d], [-128.0 * d]]
 }
 
 #[inline(always)]
-fn iq4_xs(block: &[u8; 136], codes: &mut [u8; 256]) -> [Param; 8] {
+fn iq4_xs(block: &[u8; 136], codes: &mut [u8; 256]) -> Params<8> {
     let d = scale(block, 0);
     for (bytes, codes) in block[8..].chunks_exact(16).zip(codes.chunks_exact_mut(32)) {
         uneven(bytes, codes);
     }
-    std::array::from_fn(|group| {
-        let step = d * f32::from(scale_of_xs(block, group));
-        (step, -128.0 * step)
-    })
+    centred(-128.0, |group| d * f32::from(scale_of_xs(block, group)))
 }
 
 /// The numbers of the table at the places that the halves of 16 bytes are, 128 more.
@@ -153,11 +157,11 @@ fn uneven(bytes: &[u8], codes: &mut [u8]) {
 
 /// Twice the number that a code says, 12 more.
 #[inline(always)]
-fn mxfp4(block: &[u8; 17], codes: &mut [u8; 32]) -> [Param; 1] {
+fn mxfp4(block: &[u8; 17], codes: &mut [u8; 32]) -> Params<1> {
     halves(&block[1..], codes);
     codes.iter_mut().for_each(|code| *code = twice_and_12(*code));
     let half = half_power(block[0]);
-    [(half, -12.0 * half)]
+    [[half], [-12.0 * half]]
 }
 
 /// The low halves of 16 or 32 bytes, then their high ones.
@@ -170,26 +174,24 @@ fn halves(bytes: &[u8], codes: &mut [u8]) {
 }
 
 #[inline(always)]
-fn q4_k(block: &[u8; 144], codes: &mut [u8; 256]) -> [Param; 8] {
+fn q4_k(block: &[u8; 144], codes: &mut [u8; 256]) -> Params<8> {
     for (bytes, codes) in block[16..].chunks_exact(32).zip(codes.chunks_exact_mut(64)) {
         halves(bytes, codes);
     }
-    scales_and_mins(block)
+    params(block)
 }
 
 /// Those of the eight groups of a block that begins with `d`, `dmin` and their 12 bytes.
 #[inline(always)]
-fn scales_and_mins(block: &[u8]) -> [Param; 8] {
+fn params(block: &[u8]) -> Params<8> {
     let (d, dmin) = (scale(block, 0), scale(block, 2));
-    std::array::from_fn(|group| {
-        let (step, min) = scale_and_min(&block[4..16], group);
-        (d * f32::from(step), -dmin * f32::from(min))
-    })
+    let [steps, mins] = scales_and_mins(block[4..].first_chunk().expect("12 bytes of a block"));
+    [from_fn(|group| d * f32::from(steps[group])), from_fn(|group| -dmin * f32::from(mins[group]))]
 }
 
 /// As [`q4_k`], with a fifth bit: a byte has those of 8 codes, 32 apart.
 #[inline(always)]
-fn q5_k(block: &[u8; 176], codes: &mut [u8; 256]) -> [Param; 8] {
+fn q5_k(block: &[u8; 176], codes: &mut [u8; 256]) -> Params<8> {
     let uppers: &[u8; 32] = block[16..].first_chunk().expect("32 bytes of a block");
     for (bytes, codes) in block[48..].chunks_exact(32).zip(codes.chunks_exact_mut(64)) {
         halves(bytes, codes);
@@ -199,20 +201,19 @@ fn q5_k(block: &[u8; 176], codes: &mut [u8; 256]) -> [Param; 8] {
             *code |= (upper >> group & 1) << 4;
         }
     }
-    scales_and_mins(block)
+    params(block)
 }
 
 #[inline(always)]
-fn q2_k(block: &[u8; 84], codes: &mut [u8; 256]) -> [Param; 16] {
+fn q2_k(block: &[u8; 84], codes: &mut [u8; 256]) -> Params<16> {
     let (d, dmin) = (scale(block, 80), scale(block, 82));
     quarters(&block[16..80], codes);
-    std::array::from_fn(|group| {
-        (d * f32::from(block[group] & 15), -dmin * f32::from(block[group] >> 4))
-    })
+    let steps = from_fn(|group| d * f32::from(block[group] & 15));
+    [steps, from_fn(|group| -dmin * f32::from(block[group] >> 4))]
 }
 
 #[inline(always)]
-fn q3_k(block: &[u8; 110], codes: &mut [u8; 256]) -> [Param; 16] {
+fn q3_k(block: &[u8; 110], codes: &mut [u8; 256]) -> Params<16> {
     let d = scale(block, 108);
     let uppers: &[u8; 32] = block.first_chunk().expect("32 bytes of a block");
     quarters(&block[32..96], codes);
@@ -221,10 +222,7 @@ fn q3_k(block: &[u8; 110], codes: &mut [u8; 256]) -> [Param; 16] {
             *code |= (upper >> part & 1) << 2;
         }
     }
-    std::array::from_fn(|group| {
-        let step = d * f32::from(scale_of_6_bits(&block[96..108], group));
-        (step, -4.0 * step)
-    })
+    centred(-4.0, |group| d * f32::from(scale_of_6_bits(&block[96..108], group)))
 }
 
 /// Two bits of each of 32 bytes, the lowest of all first; then of the next 32.
@@ -241,7 +239,7 @@ fn quarters(bytes: &[u8], codes: &mut [u8; 256]) {
 }
 
 #[inline(always)]
-fn q6_k(block: &[u8; 210], codes: &mut [u8; 256]) -> [Param; 16] {
+fn q6_k(block: &[u8; 210], codes: &mut [u8; 256]) -> Params<16> {
     let d = scale(block, 208);
     for half in 0..2 {
         let lows: &[u8; 64] = block[64 * half..].first_chunk().expect("64 bytes of a half");
@@ -256,10 +254,7 @@ fn q6_k(block: &[u8; 210], codes: &mut [u8; 256]) -> [Param; 16] {
             codes[96 + place] = b >> 4 | (upper >> 6) << 4;
         }
     }
-    std::array::from_fn(|group| {
-        let step = d * f32::from(block[192 + group].cast_signed());
-        (step, -32.0 * step)
-    })
+    centred(-32.0, |group| d * f32::from(block[192 + group].cast_signed()))
 }
 
 #[cfg(test)]

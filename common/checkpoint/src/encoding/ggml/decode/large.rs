@@ -1,6 +1,6 @@
 //! Blocks of 256 weights, in groups of 16 or 32 with scales of their own, which share one more.
 
-use crate::encoding::ggml::bits::{scale, scale_and_min, scale_of_6_bits};
+use crate::encoding::ggml::bits::{scale, scale_of_6_bits, scales_and_mins};
 
 /// 16 bytes, each a scale below and a minimum above, 64 of codes, then `d` and `dmin` f16: `d · scale · code - dmin · min`.
 /// Each half of the block has 32 bytes of codes, which are read four times, two bits at a time.
@@ -63,9 +63,9 @@ fn with_minima(
     out: &mut [f32; 256],
 ) {
     let (d, dmin) = (scale(block, 0), scale(block, 2));
+    let [steps, mins] = scales_and_mins(params.first_chunk().expect("12 bytes of a block"));
     for (group, out) in out.chunks_exact_mut(32).enumerate() {
-        let (step, min) = scale_and_min(params, group);
-        let (step, min) = (d * f32::from(step), dmin * f32::from(min));
+        let (step, min) = (d * f32::from(steps[group]), dmin * f32::from(mins[group]));
         let codes = &codes[group / 2 * 32..][..32];
         let shift = group % 2 * 4;
         for (place, (out, code)) in out.iter_mut().zip(codes).enumerate() {

@@ -5,7 +5,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use crate::device::cpu::isa::prefetch::{prefetch, prefetch_near};
-use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd, TOGETHER};
 
 /// Registers of a vector.
 const PARTS: usize = LANES / 4;
@@ -264,15 +264,28 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn dot_packed<const N: usize, const BITS: usize>(self, codes: &[u8], x: &[i16; N]) -> i32 {
+    fn dots_packed<const N: usize, const BITS: usize>(
+        self,
+        codes: [&[u8]; TOGETHER],
+        x: &[i16; N],
+    ) -> [i32; TOGETHER] {
         const { assert!(N.is_multiple_of(if BITS == 4 { 32 } else { 16 }), "whole vectors") };
-        assert_eq!(codes.len(), if BITS == 4 { N / 2 } else { N }, "whole codes");
-        // All bytes are there. Only what is run by `Neon<true>`, which has them, is compiled for dot products of bytes.
-        if DOT {
-            instructions!(byte_dots::<N, BITS>(codes.as_ptr(), x.as_ptr()))
-        } else {
-            instructions!(word_dots::<N, BITS>(codes.as_ptr(), x.as_ptr()))
+        let mut from = [std::ptr::null(); TOGETHER];
+        for i in 0..TOGETHER {
+            assert_eq!(codes[i].len(), if BITS == 4 { N / 2 } else { N }, "whole codes");
+            from[i] = codes[i].as_ptr();
         }
+        let mut dots = [0; TOGETHER];
+        // All bytes are there. Only what is run by `Neon<true>`, which has them, is compiled for dot products of bytes.
+        instructions!({
+            let sums = match DOT {
+                true => byte_dots::<N, BITS>(from, x.as_ptr()),
+                false => word_dots::<N, BITS>(from, x.as_ptr()),
+            };
+            let pairs = [vpaddq_s32(sums[0], sums[1]), vpaddq_s32(sums[2], sums[3])];
+            vst1q_s32(dots.as_mut_ptr(), vpaddq_s32(pairs[0], pairs[1]));
+        });
+        dots
     }
 }
 
@@ -292,28 +305,49 @@ unsafe fn sixteen<const BITS: usize>(codes: *const u8, part: usize) -> uint8x16_
     }
 }
 
-/// Adds up products of codes, widened, and words.
-///
-/// # Safety
-/// There are `N` codes of `BITS` bits, and `N` words; the processor has NEON, and the caller is compiled for it.
-#[inline(always)]
-unsafe fn word_dots<const N: usize, const BITS: usize>(codes: *const u8, x: *const i16) -> i32 {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        // Four accumulators, because a multiply-add waits some cycles for the one before it.
-        let mut sums = [vdupq_n_s32(0); 4];
-        for part in 0..N / 16 {
-            let codes = sixteen::<BITS>(codes, part);
-            let halves = [vmovl_u8(vget_low_u8(codes)), vmovl_high_u8(codes)];
-            for half in 0..2 {
-                let wide = vreinterpretq_s16_u16(halves[half]);
-                let x = vld1q_s16(x.add(16 * part + 8 * half));
-                let to = &mut sums[2 * half..];
-                to[0] = vmlal_s16(to[0], vget_low_s16(wide), vget_low_s16(x));
-                to[1] = vmlal_high_s16(to[1], wide, x);
+/// Parts of 16 of so many codes. In pairs, so that it is known of each whether it has lower halves of bytes or upper ones.
+macro_rules! each_part {
+    ($n:ident, $part:ident => $body:block) => {
+        for pair in 0..$n.div_ceil(32) {
+            for half in 0..$n.min(32) / 16 {
+                let $part = 2 * pair + half;
+                $body
             }
         }
-        vaddvq_s32(vaddq_s32(vaddq_s32(sums[0], sums[1]), vaddq_s32(sums[2], sums[3])))
+    };
+}
+
+/// Adds up products of codes, widened, and words: of each output in some lanes.
+///
+/// # Safety
+/// There are `N` codes of `BITS` bits of each output, and `N` words; the processor has NEON, and the caller is compiled for it.
+#[inline(always)]
+unsafe fn word_dots<const N: usize, const BITS: usize>(
+    codes: [*const u8; TOGETHER],
+    x: *const i16,
+) -> [int32x4_t; TOGETHER] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        // Two accumulators each, because a multiply-add waits some cycles for the one before it.
+        let mut sums = [[vdupq_n_s32(0); 2]; TOGETHER];
+        each_part!(N, part => {
+            let x = [vld1q_s16(x.add(16 * part)), vld1q_s16(x.add(16 * part + 8))];
+            for i in 0..TOGETHER {
+                let codes = sixteen::<BITS>(codes[i], part);
+                let halves = [vmovl_u8(vget_low_u8(codes)), vmovl_high_u8(codes)];
+                for half in 0..2 {
+                    let wide = vreinterpretq_s16_u16(halves[half]);
+                    let [low, high] = &mut sums[i];
+                    *low = vmlal_s16(*low, vget_low_s16(wide), vget_low_s16(x[half]));
+                    *high = vmlal_high_s16(*high, wide, x[half]);
+                }
+            }
+        });
+        let mut all = [vdupq_n_s32(0); TOGETHER];
+        for i in 0..TOGETHER {
+            all[i] = vaddq_s32(sums[i][0], sums[i][1]);
+        }
+        all
     }
 }
 
@@ -322,25 +356,34 @@ unsafe fn word_dots<const N: usize, const BITS: usize>(codes: *const u8, x: *con
 /// # Safety
 /// As of [`word_dots`]; the processor has dot products of bytes, too, and the caller is compiled for them.
 #[inline(always)]
-unsafe fn byte_dots<const N: usize, const BITS: usize>(codes: *const u8, x: *const i16) -> i32 {
+unsafe fn byte_dots<const N: usize, const BITS: usize>(
+    codes: [*const u8; TOGETHER],
+    x: *const i16,
+) -> [int32x4_t; TOGETHER] {
     // SAFETY: by the caller's promise.
     unsafe {
-        let (mut lower, mut upper, mut plain) = (vdupq_n_u32(0), vdupq_n_u32(0), vdupq_n_u32(0));
-        for part in 0..N / 16 {
-            let codes = sixteen::<BITS>(codes, part);
+        let zero = vdupq_n_u32(0);
+        let (mut lower, mut upper, mut plain) = ([zero; TOGETHER], [zero; TOGETHER], zero);
+        each_part!(N, part => {
             let uint8x16x2_t(low, high) = vld2q_u8(x.add(16 * part).cast());
-            lower = udot(lower, codes, low);
-            if BITS < 8 {
-                upper = sdot(upper, codes, high);
-            } else {
-                // Codes have no sign here: upper bytes are 128 more, and that is taken off again.
-                upper = udot(upper, codes, veorq_u8(high, vdupq_n_u8(128)));
-                plain = udot(plain, codes, vdupq_n_u8(1));
+            // Beside upper bytes, which have a sign, codes of 8 bits are 128 less: what they lack is that of these alone.
+            if BITS == 8 {
+                plain = sdot(plain, vdupq_n_u8(1), high);
             }
+            for i in 0..TOGETHER {
+                let codes = sixteen::<BITS>(codes[i], part);
+                let signed = if BITS == 8 { veorq_u8(codes, vdupq_n_u8(128)) } else { codes };
+                lower[i] = udot(lower[i], codes, low);
+                upper[i] = sdot(upper[i], signed, high);
+            }
+        });
+        let mut all = [vdupq_n_s32(0); TOGETHER];
+        for i in 0..TOGETHER {
+            // Modulo 2^32, in which the sum has room.
+            let upper = vaddq_u32(upper[i], vshlq_n_u32::<7>(plain));
+            all[i] = vreinterpretq_s32_u32(vaddq_u32(lower[i], vshlq_n_u32::<8>(upper)));
         }
-        // Modulo 2^32, in which the sum has room.
-        let upper = vsubq_u32(upper, vshlq_n_u32::<7>(plain));
-        vaddvq_s32(vreinterpretq_s32_u32(vaddq_u32(lower, vshlq_n_u32::<8>(upper))))
+        all
     }
 }
 

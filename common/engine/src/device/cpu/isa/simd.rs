@@ -5,6 +5,9 @@ use super::packed::unpacked;
 /// Lanes of a vector. Part of the numerics: it fixes the order of every sum.
 pub(crate) const LANES: usize = 16;
 
+/// Outputs whose codes are multiplied with the same words at a time: a sum of each fits into four lanes.
+pub(crate) const TOGETHER: usize = 4;
+
 /// Code that is compiled once per tier.
 pub(crate) trait Kernel {
     /// What the kernel returns.
@@ -26,7 +29,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     const PARTS: usize;
     /// Whether there are 32 registers, and not just sixteen.
     const MANY_REGISTERS: bool;
-    /// Whether [`Simd::dot_packed`] costs no more than [`Simd::dot`] with codes that were widened before.
+    /// Whether [`Simd::dots_packed`] costs no more than [`Simd::dot`] with codes that were widened before.
     const DOTS_PACKED: bool = false;
 
     /// All lanes `value`.
@@ -100,11 +103,19 @@ pub(crate) trait Simd: Copy + Send + Sync {
         }
         sums.iter().sum()
     }
-    /// As [`Simd::dot`], with `N` codes of 4 bits (`x` is in the order of [`unpacked()`]), or of a byte each, below 64 if `BITS`
-    /// is 6; `N` is a multiple of 16, and of 32 with halves of bytes. No part of [`Simd::apart`].
+    /// As [`Simd::dot`], each with `N` codes of 4 bits (`x` is in the order of [`unpacked()`]), or of a byte each, below 64 if
+    /// `BITS` is 6; `N` is a multiple of 16, and of 32 with halves of bytes. No part of [`Simd::apart`].
     #[inline(always)]
-    fn dot_packed<const N: usize, const BITS: usize>(self, codes: &[u8], x: &[i16; N]) -> i32 {
-        self.dot(&unpacked::<N, BITS>(codes).map(i16::from), x)
+    fn dots_packed<const N: usize, const BITS: usize>(
+        self,
+        codes: [&[u8]; TOGETHER],
+        x: &[i16; N],
+    ) -> [i32; TOGETHER] {
+        let mut dots = [0; TOGETHER];
+        for i in 0..TOGETHER {
+            dots[i] = self.dot(&unpacked::<N, BITS>(codes[i]).map(i16::from), x);
+        }
+        dots
     }
     /// Prefetches the cache line at `address`, which need not be valid, into the second-level cache.
     fn prefetch(self, address: *const u8);

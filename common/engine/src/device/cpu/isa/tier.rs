@@ -139,19 +139,20 @@ impl Tier {
 #[cfg(test)]
 mod tests {
     use super::super::packed::unpacked;
-    use super::super::simd::Simd;
+    use super::super::simd::{Simd, TOGETHER};
     use super::*;
     use crate::testing::Random;
 
-    /// Both ways to add up products of `N` codes.
-    struct Dots<'a, const N: usize, const BITS: usize>(&'a [u8], &'a [i16; N]);
+    /// Both ways to add up products of `N` codes of each of some outputs.
+    struct Dots<'a, const N: usize, const BITS: usize>([&'a [u8]; TOGETHER], &'a [i16; N]);
 
     impl<const N: usize, const BITS: usize> Kernel for Dots<'_, N, BITS> {
-        type Output = [i32; 2];
+        type Output = [[i32; TOGETHER]; 2];
         #[inline(always)]
-        fn run<S: Simd>(self, simd: S) -> [i32; 2] {
-            let wide = unpacked::<N, BITS>(self.0).map(i16::from);
-            [simd.dot(&wide, self.1), simd.dot_packed::<N, BITS>(self.0, self.1)]
+        fn run<S: Simd>(self, simd: S) -> Self::Output {
+            let wide = self.0.map(|codes| unpacked::<N, BITS>(codes).map(i16::from));
+            let dots = wide.map(|codes| simd.dot(&codes, self.1));
+            [dots, simd.dots_packed::<N, BITS>(self.0, self.1)]
         }
     }
 
@@ -162,19 +163,21 @@ mod tests {
             let mut below = |end: usize| if case < 3 { end - 1 } else { random.below(end) };
             let bytes = if BITS == 4 { N / 2 } else { N };
             let end = if BITS == 6 { 64 } else { 256 };
-            let codes: Vec<u8> = (0..bytes).map(|_| below(end) as u8).collect();
+            let codes: [Vec<u8>; TOGETHER] =
+                std::array::from_fn(|_| (0..bytes).map(|_| below(end) as u8).collect());
+            let codes = codes.each_ref().map(Vec::as_slice);
             let x: [i16; N] = std::array::from_fn(|at| {
                 let size = below(32_640) as i16;
                 if case == 1 || case > 1 && (at + case) % 3 == 0 { -size } else { size }
             });
-            let codes_of = unpacked::<N, BITS>(&codes);
-            let products =
-                codes_of.iter().zip(&x).map(|(code, x)| i32::from(*code) * i32::from(*x));
-            let exact: i32 = products.sum();
+            let exact: [i32; TOGETHER] = codes.map(|codes| {
+                let codes = unpacked::<N, BITS>(codes);
+                codes.iter().zip(&x).map(|(code, x)| i32::from(*code) * i32::from(*x)).sum()
+            });
             for tier in Tier::all() {
                 let found = [
-                    tier.run(Dots::<N, BITS>(&codes, &x)),
-                    tier.run_dots(Dots::<N, BITS>(&codes, &x)),
+                    tier.run(Dots::<N, BITS>(codes, &x)),
+                    tier.run_dots(Dots::<N, BITS>(codes, &x)),
                 ];
                 assert_eq!(found, [[exact; 2]; 2], "{tier:?}, {N} of {BITS} bits, case {case}");
             }

@@ -4,7 +4,8 @@
 //!
 //! In the GEMV, and beside few rows, codes are widened as they are multiplied; beside many they are widened first
 //! and all rows pass over them. With NEON they are widened in registers, for many rows, too, unless the processor adds up products
-//! of bytes (FEAT_DotProd): then codes are multiplied as they are, and words as two bytes each. The sums are the same.
+//! of bytes (FEAT_DotProd): then codes are multiplied as they are, and words as two bytes each. The sums are the same. Codes of a
+//! few outputs are multiplied with the same words at a time, which so are read once for all of them.
 
 use std::ops::Range;
 
@@ -20,7 +21,7 @@ use crate::device::cpu::gemm::weight::{
 };
 use crate::device::cpu::isa::packed::unpacked;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
-use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd, TOGETHER};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
@@ -136,16 +137,20 @@ impl Task<'_> {
                 let x = &x[held.start * GROUP..held.end * GROUP];
                 // `[group, output]`, output after output as they lie in memory.
                 let mut dots = [[0.0; LANES]; LANES];
-                for (output, codes) in weight.codes.chunks_exact(row_bytes).enumerate() {
-                    let codes = &codes[held.start * bytes..held.end * bytes];
+                for output in (0..outputs.len()).step_by(TOGETHER) {
+                    let codes =
+                        parts(together(&weight, output), held.start * bytes..held.end * bytes);
                     if row == 0 {
-                        for line in (0..codes.len()).step_by(CACHE_LINE) {
-                            simd.prefetch(ahead.wrapping_add(output * codes.len() + line));
+                        let (from, len) = (output * codes[0].len(), TOGETHER * codes[0].len());
+                        for line in (from..from + len).step_by(CACHE_LINE) {
+                            simd.prefetch(ahead.wrapping_add(line));
                         }
                     }
-                    let groups = codes.chunks_exact(bytes).zip(x.as_chunks::<GROUP>().0);
-                    for ((codes, x), dots) in groups.zip(&mut dots) {
-                        dots[output] = simd.dot_packed::<GROUP, BITS>(codes, x) as f32;
+                    let x = x.as_chunks::<GROUP>().0.iter();
+                    for (group, (x, dots)) in x.zip(&mut dots).enumerate() {
+                        let codes = parts(codes, group * bytes..(group + 1) * bytes);
+                        let to = &mut dots.as_chunks_mut().0[output / TOGETHER];
+                        *to = floats(simd.dots_packed::<GROUP, BITS>(codes, x));
                     }
                 }
                 let params = held.clone().zip(scales.iter().zip(&biases));
@@ -176,15 +181,18 @@ impl Task<'_> {
     fn many<S: Simd, const GROUP: usize, const BITS: usize>(&self, simd: S, outputs: Range<usize>) {
         let weight = self.call.weight.rows(outputs.clone());
         let bytes = group_bytes::<GROUP, BITS>();
-        let of_group = |group: usize| {
-            let rows = weight.codes.chunks_exact(weight.row_bytes());
-            rows.map(move |codes| &codes[group * bytes..][..bytes])
-        };
         let mut wide = [[0; GROUP]; LANES];
+        let mut packed = [[&[][..]; TOGETHER]; LANES / TOGETHER];
         for group in 0..weight.groups() {
-            if !S::DOTS_PACKED {
-                for (wide, codes) in wide.iter_mut().zip(of_group(group)) {
-                    *wide = unpacked::<GROUP, BITS>(codes).map(i16::from);
+            let held = group * bytes..(group + 1) * bytes;
+            if S::DOTS_PACKED {
+                for (at, packed) in packed.iter_mut().enumerate() {
+                    *packed = parts(together(&weight, at * TOGETHER), held.clone());
+                }
+            } else {
+                let rows = weight.codes.chunks_exact(weight.row_bytes());
+                for (wide, codes) in wide.iter_mut().zip(rows) {
+                    *wide = unpacked::<GROUP, BITS>(&codes[held.clone()]).map(i16::from);
                 }
             }
             let scale = params(simd, weight.params, weight.scales, weight.groups(), group);
@@ -194,8 +202,8 @@ impl Task<'_> {
                 let x = &x.as_chunks::<GROUP>().0[group];
                 let mut dots = [0.0; LANES];
                 if S::DOTS_PACKED {
-                    for (to, codes) in dots.iter_mut().zip(of_group(group)) {
-                        *to = simd.dot_packed::<GROUP, BITS>(codes, x) as f32;
+                    for (to, codes) in dots.as_chunks_mut().0.iter_mut().zip(packed) {
+                        *to = floats(simd.dots_packed::<GROUP, BITS>(codes, x));
                     }
                 } else {
                     for (to, wide) in dots.iter_mut().zip(&wide) {
@@ -224,6 +232,38 @@ impl Task<'_> {
             }
         }
     }
+}
+
+/// Whole numbers, rounded.
+#[inline(always)]
+fn floats(numbers: [i32; TOGETHER]) -> [f32; TOGETHER] {
+    let mut floats = [0.0; TOGETHER];
+    for (float, number) in floats.iter_mut().zip(numbers) {
+        *float = number as f32;
+    }
+    floats
+}
+
+/// The codes of the outputs from `output` on; in the place of one that there is not, of the last one.
+#[inline(always)]
+fn together<'a>(weight: &AffineMatrix<'a>, output: usize) -> [&'a [u8]; TOGETHER] {
+    let row_bytes = weight.row_bytes();
+    let last = weight.codes.len() - row_bytes;
+    let mut codes: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+    for (i, codes) in codes.iter_mut().enumerate() {
+        *codes = &weight.codes[last.min((output + i) * row_bytes)..][..row_bytes];
+    }
+    codes
+}
+
+/// The same bytes of each.
+#[inline(always)]
+fn parts(of: [&[u8]; TOGETHER], bytes: Range<usize>) -> [&[u8]; TOGETHER] {
+    let mut codes: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+    for (codes, of) in codes.iter_mut().zip(of) {
+        *codes = &of[bytes.clone()];
+    }
+    codes
 }
 
 /// The scales or biases of one group, a lane for each output.
