@@ -49,10 +49,9 @@ pub fn locate(model: &str) -> Result<Location, LocateError> {
     }
 }
 
-/// The program that keeps the model of this name, and what it calls that, where the name begins with one's scheme: `Ollama`
-/// and `llama3.2` of `ollama:llama3.2`.
-pub fn keeper(model: &str) -> Option<(&'static str, &str)> {
-    program_of(model).map(|(program, name)| (program.called, name))
+/// The program that keeps the model of this name, where it begins with the scheme of one: `Ollama` of `ollama:llama3.2`.
+pub fn keeper(model: &str) -> Option<&'static str> {
+    program_of(model).map(|(program, _)| program.called)
 }
 
 /// A model that another program keeps on this machine.

@@ -32,9 +32,7 @@ pub(super) const MODEL: &str = "A checkpoint directory (safetensors or GGUF file
 /// In words, if it is no name of one.
 pub(super) fn of_hub(text: &str) -> Result<Wanted, String> {
     match keeper(text) {
-        Some((program, _)) => {
-            Err(format!("what {program} keeps, {program} alone brings and deletes"))
-        }
+        Some(program) => Err(format!("what {program} keeps, {program} alone brings and deletes")),
         None => text.parse().map_err(|error: cake_hub::Error| error.to_string()),
     }
 }

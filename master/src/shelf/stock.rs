@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cake_checkpoint::{Checkpoint, Location, Scheme, hub_caches, kept, locate};
+use cake_checkpoint::{Checkpoint, Location, Scheme, hub_caches, keeper, kept, locate};
 
 use super::about::About;
 use crate::model::Model;
@@ -148,8 +148,11 @@ impl Shelf {
         let mut all: Vec<Arc<AtHand>> = Vec::new();
         for source in &self.sources {
             for (name, model, location) in self.of(source) {
-                if all.iter().all(|one| one.name != name) {
+                let is_free = |name: &str| all.iter().all(|one| one.name != name);
+                if is_free(&name) {
                     all.push(self.at_hand(name, model, location));
+                } else if *source == Source::Kept && is_free(&model) {
+                    all.push(self.at_hand(model.clone(), model, location));
                 }
             }
         }
@@ -157,11 +160,13 @@ impl Shelf {
         all
     }
 
-    /// The one of this name, or that this opens, as `ollama:NAME` does. Looks at disks if it is not known: blocks.
+    /// The one of this name, or that another program keeps under it, as `ollama:NAME`. Looks at disks if it is not known:
+    /// blocks.
     pub fn find(&self, name: &str) -> Option<Arc<AtHand>> {
+        let is_kept = keeper(name).is_some();
         let of_name = |all: &[Arc<AtHand>]| {
-            let opened = || all.iter().find(|one| one.model == name);
-            all.iter().find(|one| one.name == name).or_else(opened).cloned()
+            let kept = || all.iter().find(|one| is_kept && one.model == name);
+            all.iter().find(|one| one.name == name).or_else(kept).cloned()
         };
         let known = of_name(&self.known());
         // It is another one by now, or there is nothing any more, where a path says something else.
@@ -297,6 +302,7 @@ mod tests {
         let shelf = Shelf::open(vec![named(&other)], Some("x".to_owned())).unwrap();
         assert_eq!(shelf.only().expect("one").name, "x");
         assert!(shelf.find("x").is_some() && shelf.find("demo-model").is_none());
+        assert!(shelf.find(other.to_str().unwrap()).is_none(), "clients know no paths");
         std::fs::write(one.join("config.json"), "{").unwrap();
         let refused = Shelf::open(vec![named(&one)], None).unwrap_err();
         assert!(matches!(refused, Error::Checkpoint(_)), "{refused}");

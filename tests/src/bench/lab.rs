@@ -52,12 +52,12 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Uses `directory`, which is made if it is not there; if not given, one beside the programs
+    /// Uses the directory of `options`, which is made if it is not there; if not given, one beside the programs
     /// under measurement. These are built first, so that they are never stale.
     pub(crate) fn open(options: Options) -> Result<Lab> {
         let Options { dir: directory, peers, before, rounds, minutes } = options;
-        let end = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
         let beside = programs().master.parent().context("a program lies in a directory")?;
+        let end = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
         let directory = directory.unwrap_or_else(|| beside.join("bench-models"));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;

@@ -49,8 +49,9 @@ mod turns;
 mod versions;
 mod wide;
 
-use anyhow::{Result, anyhow, ensure};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::{Result, anyhow, ensure};
 
 pub(crate) use lab::Options;
 pub(crate) use results::{Record, tables_of};

@@ -22,8 +22,13 @@ pub(super) fn medians(rates: &[Rates]) -> Rates {
     Rates { prefill: of(|rates| rates.prefill), decode: of(|rates| rates.decode) }
 }
 
-/// The middle one; 0 of none.
+/// The middle one, or what is between the two in the middle; 0 of none.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    let middle = values.len() / 2;
+    match values.get(middle) {
+        Some(upper) if values.len().is_multiple_of(2) => f64::midpoint(values[middle - 1], *upper),
+        Some(only) => *only,
+        None => 0.0,
+    }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Record {
     processor: String,
     /// What was measured: a part of the bench.
     part: String,
-    /// Turns whose medians these are.
+    /// Turns whose medians these are; the fewest that a figure had.
     rounds: usize,
     figures: Vec<Figure>,
 }

@@ -8,8 +8,10 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// Demos that may be done before their moment was seen, where the machine is busy.
+const TRIES: usize = 5;
 /// How long processes may take to be gone after the demo's own end.
-const GONE: Duration = Duration::from_secs(60);
+const GONE: Duration = Duration::from_secs(20);
 
 /// A demo whose temporary files and state lie below one directory.
 struct Demo {
@@ -101,7 +103,8 @@ fn answers_other_questions_as_the_reference_does() {
 /// Interrupts the demo once it printed `moment`.
 #[track_caller]
 fn interrupt(moment: &str, signal: Signal) {
-    while !was_interrupted(moment, signal) {}
+    let was = (0..TRIES).any(|_| was_interrupted(moment, signal));
+    assert!(was, "{TRIES} demos were done as if nobody had interrupted them after {moment:?}");
 }
 
 /// Whether it was; where it was done before anybody saw the moment, there was nothing to interrupt.
@@ -113,14 +116,14 @@ fn was_interrupted(moment: &str, signal: Signal) -> bool {
     assert!(!all.is_empty());
     demo.running().signal(signal);
     let finished = demo.running.take().expect("started above").finish(LIMIT);
-    if finished.status.code() == Some(0) {
-        return false;
+    let was = finished.status.code() != Some(0);
+    if was {
+        assert_eq!(finished.status.code(), Some(130), "{}{}", finished.stdout, finished.stderr);
+        assert!(finished.stderr.contains("interrupted"), "{}", finished.stderr);
     }
-    assert_eq!(finished.status.code(), Some(130), "{}{}", finished.stdout, finished.stderr);
-    assert!(finished.stderr.contains("interrupted"), "{}", finished.stderr);
     assert_gone(&pids(&finished.stdout));
     assert_eq!(demo.left(), [""; 0], "temporary files are left after {moment:?}");
-    true
+    was
 }
 
 #[test]

@@ -210,3 +210,24 @@ fn what_they_keep_is_at_hand_where_no_model_is_named() {
     let error = said.body["error"].as_str().expect("words");
     assert!(said.status >= 400 && error.contains("blobs/sha256-"), "{}: {error}", said.status);
 }
+
+#[test]
+fn of_two_that_are_called_the_same_the_second_one_goes_by_its_programs_name() {
+    const NAME: &str = "someone/Tiny-GGUF";
+    let home = Home::of(Master::alone());
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-gguf/llama-q4_0/model.gguf");
+    home.ollama_at(&format!("registry.ollama.ai/{NAME}/latest"), &file);
+    let folder = home.path().join(".lmstudio/models").join(NAME);
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::copy(&file, folder.join("tiny.gguf")).expect("a file");
+    let serve = home.master.bare(&["serve", "--listen", "0", "--alone"]);
+    let server = Server::from_command(home.at_home(serve));
+    let shown = server.get("/v1/models").good()["data"].as_array().expect("a list").clone();
+    let shown: Vec<&str> = shown.iter().map(|it| it["id"].as_str().expect("a name")).collect();
+    let other = format!("lmstudio:{NAME}");
+    assert_eq!(shown, [NAME, &other]);
+    for name in [NAME, &other, &format!("ollama:{NAME}")] {
+        let asked = json!({ "model": name, "prompt": [5, 6], "max_tokens": 1 });
+        server.post("/v1/completions", &asked).good();
+    }
+}

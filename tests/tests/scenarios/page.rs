@@ -6,12 +6,16 @@ mod talks;
 mod told;
 
 use std::path::Path;
+use std::time::Duration;
 
 use cake_tests::browser::Browser;
-use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, demo_model, not_shown};
+use cake_tests::{
+    Master, Server, TestWorker, WorkerOptions, budget_for, demo_model, not_shown, until,
+};
 
 use states::{EARS, RUNS};
 
+const LIMIT: Duration = Duration::from_secs(120);
 /// Whether it is shown what can be done with a conversation.
 const IS_OPEN: &str = "return document.querySelector('#conversation-dialog').open";
 /// Whether a question, or another answer, can be asked for.
@@ -28,14 +32,13 @@ fn is_ready() -> &'static str {
 /// Asks a question, once that is possible.
 fn ask(browser: &Browser, question: &str) {
     browser.type_into("#prompt", question);
-    loop {
+    let is_asked = || {
         browser.wait("a question to be possible", IS_FREE);
         browser.type_into("#prompt", ENTER);
         // A device that was missed for a moment makes the page refuse it.
-        if browser.run("return document.querySelector('#prompt').value === ''") == true {
-            break;
-        }
-    }
+        browser.run("return document.querySelector('#prompt').value === ''") == true
+    };
+    until("it to be asked", LIMIT, is_asked);
 }
 
 /// Two workers with a half of the demo model each, neither of which can take what the other holds, so that requests wait
@@ -91,7 +94,9 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     browser.run("window.pieces = Infinity");
     browser.wait("the answer to end", &format!("const a = {ANSWER}; return !!a && !a.ariaBusy?.includes('true') && a.textContent.length > 40"));
     let lengths = browser.run("return window.lengths.size").as_u64().expect("a number");
-    assert!(lengths >= 3, "the answer came in {lengths} pieces");
+    assert!(lengths >= 3, "the answer was drawn {lengths} times");
+    let pieces = browser.run("return window.told").as_u64().expect("a number");
+    assert!(pieces > 20, "the answer came in {pieces} pieces");
     assert_eq!(browser.complaints(), [""; 0]);
     screenshot(&browser, "page-light.png");
     browser.look("dark", 1280, 900);
@@ -107,6 +112,8 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     browser.wait("the loss to be seen", lost);
     let broken = "return document.querySelector('#phase').dataset.phase === 'broken'";
     browser.wait("nobody to have taken its place", broken);
+    let other = "return document.querySelector('[data-device=kitchen]').dataset.state === 'ready'";
+    browser.wait("the other one to be there", other);
     screenshot(&browser, "page-lost.png");
 }
 

@@ -13,7 +13,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::assert_says;
 
-/// Longer than anything here takes, much shorter than a step's own deadline.
+/// Longer than anything here takes, shorter than a step's own deadline.
 const SOON: Duration = Duration::from_secs(120);
 const GENERATION: u64 = 1;
 

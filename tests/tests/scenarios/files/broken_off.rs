@@ -202,7 +202,7 @@ fn a_disk_that_fills_up_is_said_and_the_work_goes_on_when_there_is_room() {
     let model = model(home.path());
     let whole = home.path().join("whole.safetensors");
     Master::alone().run(&["merge", &model, "--out", &path(&whole)]).success();
-    // Somebody else fills the disk as soon as the work has begun.
+    // Somebody else fills the disk as soon as the work has begun, which stands still meanwhile: else it might be done before.
     let script = format!(
         r#""$CAKE" merge '{model}' --out "$OUT" --threads 1 &
         work=$!

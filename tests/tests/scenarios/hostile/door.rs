@@ -3,7 +3,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cake_tests::process::{peak_bytes, status_bytes};
 use cake_tests::{
@@ -380,6 +380,7 @@ fn a_server_that_ends_says_so_to_everybody() {
     until("both to run", LIMIT, || {
         serving.get("/metrics", "").contains("cake_sequences{state=\"running\"} 2")
     });
+    let asked = Instant::now();
     serving.running.signal(Signal::INT);
     serving.running.wait_for("finishing 2 answers, for 10 s at most", LIMIT);
     assert!(serving.running.stderr().contains("Ctrl-C again ends them at once"));
@@ -388,6 +389,7 @@ fn a_server_that_ends_says_so_to_everybody() {
     let mut more = [0; 64];
     stream.read_exact(&mut more).expect("more of it");
     serving.running.signal(Signal::INT);
+    let is_soon = asked.elapsed() < Duration::from_secs(5); // Of ten that it waits.
     let said = rest(&mut stream);
     let events: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
     let [.., error, done] = events[..] else { panic!("{said}") };
@@ -401,8 +403,8 @@ fn a_server_that_ends_says_so_to_everybody() {
     assert_eq!(refused["error"]["type"], "server_error", "{refused}");
     let finished = serving.running.finish(LIMIT).success();
     let told = finished.stderr;
-    // Or they took too long, where the machine is so busy.
-    assert!(told.contains("ended 2 answers early: "), "{told}");
+    let why = if is_soon { "Ctrl-C again" } else { "" }; // A busy machine may be too late with it.
+    assert!(told.contains(&format!("ended 2 answers early: {why}")), "{told}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::devices::pipeline::Home;
 use crate::models::copy;
 
 /// What the page hears of the master is held here, before it hears it. A state of the cluster that `holds` is true of is
-/// told again and again, as if nothing happened; of an answer come so many `pieces`, until it `breaks`. `alter` makes another
+/// told again and again, as if nothing happened; of an answer come so many `pieces` (`told` up to now), until it `breaks`. `alter` makes another
 /// state of one, `thinks` is what a model thinks before its answer, and what is fetched comes so far and no further.
 pub(super) const EARS: &str = r"
 window.holds = () => false;
@@ -42,6 +42,7 @@ const answered = (signal) => {
       }
     }
     told += 1;
+    window.told = told;
     const thought = { choices: [{ index: 0, delta: { reasoning_content: window.thinks } }] };
     if (told === 1 && window.thinks) {
       tell('data: ' + JSON.stringify(thought));

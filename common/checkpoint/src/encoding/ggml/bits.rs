@@ -36,8 +36,9 @@ pub(super) fn scale_of_6_bits(params: &[u8], group: usize) -> i8 {
     (low | high << 4).cast_signed() - 32
 }
 
-/// The 6 bits of scale of the eight groups of Q4_K, then those of minimum: the first four groups have theirs in the low bits of
-/// bytes 0 to 7, the others the halves of bytes 8 to 11, and above them the top bits of bytes 0 to 7. Four at a time, in words.
+/// The 6 bits of scale of the eight groups of Q4_K, then those of minimum: the first four groups have theirs in the low
+/// bits of bytes 0 to 7, the others the halves of bytes 8 to 11, and above them the top bits of bytes 0 to 7. Four at a
+/// time, in words.
 #[inline(always)]
 pub(super) fn scales_and_mins(params: &[u8; 12]) -> [[u8; 8]; 2] {
     let word = |at: usize| {
@@ -70,3 +71,25 @@ pub(super) fn half_power(e: u8) -> f32 {
 /// The numbers of IQ4_NL and IQ4_XS: closer to each other around zero, where most weights are.
 pub(super) const UNEVEN: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_bits_of_all_groups_are_those_of_each() {
+        for seed in 0..=255u8 {
+            let params: [u8; 12] = std::array::from_fn(|at| {
+                seed.wrapping_mul(37).wrapping_add((at as u8).wrapping_mul(101))
+            });
+            let [scales, mins] = scales_and_mins(&params);
+            for group in 0..4 {
+                assert_eq!(scales[group], params[group] % 64);
+                assert_eq!(mins[group], params[4 + group] % 64);
+                let halves = params[8 + group];
+                assert_eq!(scales[4 + group], halves % 16 + params[group] / 64 * 16);
+                assert_eq!(mins[4 + group], halves / 16 + params[4 + group] / 64 * 16);
+            }
+        }
+    }
+}

@@ -269,7 +269,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         codes: [&[u8]; TOGETHER],
         x: &[i16; N],
     ) -> [i32; TOGETHER] {
-        const { assert!(N.is_multiple_of(if BITS == 4 { 32 } else { 16 }), "whole vectors") };
+        const { assert!(N.is_multiple_of(32) || N == 16 && BITS != 4, "whole parts, in pairs") };
         let mut from = [std::ptr::null(); TOGETHER];
         for i in 0..TOGETHER {
             assert_eq!(codes[i].len(), if BITS == 4 { N / 2 } else { N }, "whole codes");
@@ -320,7 +320,8 @@ macro_rules! each_part {
 /// Adds up products of codes, widened, and words: of each output in some lanes.
 ///
 /// # Safety
-/// There are `N` codes of `BITS` bits of each output, and `N` words; the processor has NEON, and the caller is compiled for it.
+/// There are `N` codes of `BITS` bits of each output, and `N` words, whole parts in pairs or one; the processor has NEON, and the
+/// caller is compiled for it.
 #[inline(always)]
 unsafe fn word_dots<const N: usize, const BITS: usize>(
     codes: [*const u8; TOGETHER],

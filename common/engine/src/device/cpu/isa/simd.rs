@@ -29,7 +29,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     const PARTS: usize;
     /// Whether there are 32 registers, and not just sixteen.
     const MANY_REGISTERS: bool;
-    /// Whether [`Simd::dots_packed`] costs no more than [`Simd::dot`] with codes that were widened before.
+    /// Whether [`Simd::dots_packed`] costs no more than as many of [`Simd::dot`] with codes that were widened before.
     const DOTS_PACKED: bool = false;
 
     /// All lanes `value`.
@@ -103,8 +103,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
         }
         sums.iter().sum()
     }
-    /// As [`Simd::dot`], each with `N` codes of 4 bits (`x` is in the order of [`unpacked()`]), or of a byte each, below 64 if
-    /// `BITS` is 6; `N` is a multiple of 16, and of 32 with halves of bytes. No part of [`Simd::apart`].
+    /// As [`Simd::dot`], each with `N` codes of 4 bits (`x` is in the order of [`unpacked()`]), or of a byte each, below 64
+    /// if `BITS` is 6; `N` is a multiple of 32, or 16 but with halves of bytes. No part of [`Simd::apart`].
     #[inline(always)]
     fn dots_packed<const N: usize, const BITS: usize>(
         self,

@@ -187,11 +187,15 @@ mod tests {
     #[test]
     fn every_tier_adds_up_products_of_whole_numbers() {
         adds_up::<32, 4>();
+        adds_up::<64, 4>();
         adds_up::<128, 4>();
         adds_up::<16, 6>();
+        adds_up::<32, 6>();
         adds_up::<64, 6>();
+        adds_up::<128, 6>();
         adds_up::<16, 8>();
         adds_up::<32, 8>();
+        adds_up::<64, 8>();
         adds_up::<128, 8>();
     }
 }

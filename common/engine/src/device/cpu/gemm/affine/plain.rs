@@ -3,9 +3,9 @@
 //! The sum of a group is exact: at most 128 products, each at most 255 · 32639, stay below 2^30.
 //!
 //! In the GEMV, and beside few rows, codes are widened as they are multiplied; beside many they are widened first
-//! and all rows pass over them. With NEON they are widened in registers, for many rows, too, unless the processor adds up products
-//! of bytes (FEAT_DotProd): then codes are multiplied as they are, and words as two bytes each. The sums are the same. Codes of a
-//! few outputs are multiplied with the same words at a time, which so are read once for all of them.
+//! and all rows pass over them. With NEON they are widened in registers, for many rows, too, unless the processor adds up
+//! products of bytes (FEAT_DotProd): then codes are multiplied as they are, and words as two bytes each. The sums are the
+//! same. There some outputs are multiplied with the same words at a time, which are read once for all of them.
 
 use std::ops::Range;
 
@@ -182,11 +182,12 @@ impl Task<'_> {
         let weight = self.call.weight.rows(outputs.clone());
         let bytes = group_bytes::<GROUP, BITS>();
         let mut wide = [[0; GROUP]; LANES];
+        let quads = outputs.len().div_ceil(TOGETHER);
         let mut packed = [[&[][..]; TOGETHER]; LANES / TOGETHER];
         for group in 0..weight.groups() {
             let held = group * bytes..(group + 1) * bytes;
             if S::DOTS_PACKED {
-                for (at, packed) in packed.iter_mut().enumerate() {
+                for (at, packed) in packed[..quads].iter_mut().enumerate() {
                     *packed = parts(together(&weight, at * TOGETHER), held.clone());
                 }
             } else {
@@ -202,8 +203,8 @@ impl Task<'_> {
                 let x = &x.as_chunks::<GROUP>().0[group];
                 let mut dots = [0.0; LANES];
                 if S::DOTS_PACKED {
-                    for (to, codes) in dots.as_chunks_mut().0.iter_mut().zip(packed) {
-                        *to = floats(simd.dots_packed::<GROUP, BITS>(codes, x));
+                    for (to, codes) in dots.as_chunks_mut().0.iter_mut().zip(&packed[..quads]) {
+                        *to = floats(simd.dots_packed::<GROUP, BITS>(*codes, x));
                     }
                 } else {
                     for (to, wide) in dots.iter_mut().zip(&wide) {

@@ -171,7 +171,7 @@ unsafe fn words(blocks: &[*const u8; LANES], at: usize) -> [__m256i; 4] {
     }
 }
 
-/// Those of the eight groups of blocks that begin with two scales and 12 bytes: six bits each, as `scale_and_min` of the
+/// Those of the eight groups of blocks that begin with two scales and 12 bytes: six bits each, as `scales_and_mins` of the
 /// checkpoint's codec has them.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
