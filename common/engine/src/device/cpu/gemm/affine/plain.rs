@@ -137,20 +137,37 @@ impl Task<'_> {
                 let x = &x[held.start * GROUP..held.end * GROUP];
                 // `[group, output]`, output after output as they lie in memory.
                 let mut dots = [[0.0; LANES]; LANES];
-                for output in (0..outputs.len()).step_by(TOGETHER) {
-                    let codes =
-                        parts(together(&weight, output), held.start * bytes..held.end * bytes);
-                    if row == 0 {
-                        let (from, len) = (output * codes[0].len(), TOGETHER * codes[0].len());
-                        for line in (from..from + len).step_by(CACHE_LINE) {
-                            simd.prefetch(ahead.wrapping_add(line));
+                let part = held.start * bytes..held.end * bytes;
+                if S::DOTS_PACKED {
+                    for output in (0..outputs.len()).step_by(TOGETHER) {
+                        let codes = parts(together(&weight, output), part.clone());
+                        if row == 0 {
+                            let from = output * part.len();
+                            for line in (from..from + TOGETHER * part.len()).step_by(CACHE_LINE) {
+                                simd.prefetch(ahead.wrapping_add(line));
+                            }
+                        }
+                        let x = x.as_chunks::<GROUP>().0.iter();
+                        for (group, (x, dots)) in x.zip(&mut dots).enumerate() {
+                            let codes = parts(codes, group * bytes..(group + 1) * bytes);
+                            let to = &mut dots.as_chunks_mut().0[output / TOGETHER];
+                            *to = floats(simd.dots_packed::<GROUP, BITS>(codes, x));
                         }
                     }
-                    let x = x.as_chunks::<GROUP>().0.iter();
-                    for (group, (x, dots)) in x.zip(&mut dots).enumerate() {
-                        let codes = parts(codes, group * bytes..(group + 1) * bytes);
-                        let to = &mut dots.as_chunks_mut().0[output / TOGETHER];
-                        *to = floats(simd.dots_packed::<GROUP, BITS>(codes, x));
+                } else {
+                    // One after the other: of four at a time compilers make no vectors here.
+                    for (output, codes) in weight.codes.chunks_exact(row_bytes).enumerate() {
+                        if row == 0 {
+                            for line in (0..part.len()).step_by(CACHE_LINE) {
+                                simd.prefetch(ahead.wrapping_add(output * part.len() + line));
+                            }
+                        }
+                        let groups = codes[part.clone()].chunks_exact(bytes);
+                        let groups = groups.zip(x.as_chunks::<GROUP>().0);
+                        for ((codes, x), dots) in groups.zip(&mut dots) {
+                            let codes = unpacked::<GROUP, BITS>(codes).map(i16::from);
+                            dots[output] = simd.dot(&codes, x) as f32;
+                        }
                     }
                 }
                 let params = held.clone().zip(scales.iter().zip(&biases));
