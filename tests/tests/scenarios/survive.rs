@@ -85,7 +85,7 @@ fn every_stream_goes_on_whoever_dies_and_whenever() {
                     if prefill { read > 0.0 } else { made > 100.0 }
                 });
                 workers[index].kill();
-                until("the loss to be mended", LIMIT, || mended(&server) >= 1.0);
+                until("the loss to be mended", LIMIT, || mended(&server) == 1.0);
             });
             let when = if prefill { "while prompts were read" } else { "while tokens were made" };
             assert!(answers == whole, "{name} killed {when}");
@@ -140,7 +140,7 @@ fn layers_of_every_kind_go_on_whoever_dies() {
                     count(&server, "cake_generated_tokens_total") > before + 100.0
                 });
                 workers[index].kill();
-                until("the loss to be mended", LIMIT, || mended(&server) >= 1.0);
+                until("the loss to be mended", LIMIT, || mended(&server) == 1.0);
             });
             assert!(answers == *expected, "{name}: {} killed", NAMES[index]);
             let held = || server.get("/api/cluster").good()["load"].clone();
@@ -208,7 +208,7 @@ fn a_worker_that_falls_silent_is_as_good_as_dead_and_changes_nothing_when_it_wak
         until("some tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 50.0);
         workers[1].signal(Signal::STOP);
         let stopped = Instant::now();
-        until("the others to go on", LIMIT, || mended(&server) >= 1.0);
+        until("the others to go on", LIMIT, || mended(&server) == 1.0);
         silence = Some(stopped.elapsed());
         workers[1].signal(Signal::CONT);
     });
@@ -240,7 +240,7 @@ fn a_loss_while_nobody_asks_is_mended_also_where_the_master_has_layers() {
     let server = Server::start(&master, home.directory.path(), &args);
     let whole = together(&server, TOKENS, || {});
     workers[1].kill();
-    until("the service to be whole without being asked", LIMIT, || mended(&server) >= 1.0);
+    until("the service to be whole without being asked", LIMIT, || mended(&server) == 1.0);
     assert!(together(&server, TOKENS, || {}) == whole, "answers of the others");
 }
 
@@ -264,7 +264,7 @@ fn an_embedding_is_the_same_over_a_loss() {
         assert!(asked.join().expect("an embedding") == whole);
     });
     // Whether it was still being read or not, the loss is mended.
-    until("the service to be whole", LIMIT, || mended(&server) >= 1.0);
+    until("the service to be whole", LIMIT, || mended(&server) == 1.0);
     assert!(embed() == whole);
 }
 
@@ -285,7 +285,7 @@ fn with_copies_a_loss_pushes_nothing() {
         let answers = together(&server, TOKENS, || {
             until("tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 50.0);
             workers[index].kill();
-            until("the loss to be mended", LIMIT, || mended(&server) >= 1.0);
+            until("the loss to be mended", LIMIT, || mended(&server) == 1.0);
         });
         assert!(answers == whole, "answers over the loss of {name}");
         assert_eq!(count(&server, "cake_pushed_bytes_total"), pushed, "the loss of {name}");
@@ -308,7 +308,7 @@ fn a_worker_that_is_asked_to_stop_goes_once_its_layers_have_moved() {
         until("it to be gone", LIMIT, || !workers[1].alive());
     });
     assert!(answers == whole, "answers while one left");
-    until("the move to be counted", LIMIT, || count(&server, "cake_move_seconds_count") >= 1.0);
+    until("the move to be counted", LIMIT, || count(&server, "cake_move_seconds_count") == 1.0);
     assert_eq!(mended(&server), 0.0, "it was no loss");
     eprintln!("answers paused for {:.2} s", count(&server, "cake_move_seconds_sum"));
     let holding = holders(&server);
@@ -457,7 +457,7 @@ fn a_device_that_is_nearer_is_taken_in_while_answers_go_on() {
     let answers = together(&server, TOKENS, || {
         near.kill();
         near = large(&listen, 1 << 30);
-        until("layers to move", LIMIT, || count(&server, "cake_move_seconds_count") >= 1.0);
+        until("layers to move", LIMIT, || count(&server, "cake_move_seconds_count") == 1.0);
     });
     assert!(answers == whole, "answers while layers moved");
     assert_eq!(holders(&server), ["near"]);

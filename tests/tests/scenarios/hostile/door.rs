@@ -3,7 +3,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cake_tests::process::{peak_bytes, status_bytes};
 use cake_tests::{
@@ -365,6 +365,12 @@ fn long_stream(serving: &Serving) -> (TcpStream, String) {
 
 #[test]
 fn a_server_that_ends_says_so_to_everybody() {
+    // The server itself ends them where the machine is so busy that the second signal comes late: then once more.
+    assert!((0..5).any(|_| is_ended_by_a_second_signal()), "none was ended by it");
+}
+
+/// Whether that ended the answers that went on after a first one, and not their time; all else is shown either way.
+fn is_ended_by_a_second_signal() -> bool {
     let far = Far::start();
     let mut serving = Serving::start(&mut serve(&far.master, &far.model, &Far::PLACE));
     let (mut stream, _) = long_stream(&serving);
@@ -380,7 +386,6 @@ fn a_server_that_ends_says_so_to_everybody() {
     until("both to run", LIMIT, || {
         serving.get("/metrics", "").contains("cake_sequences{state=\"running\"} 2")
     });
-    let asked = Instant::now();
     serving.running.signal(Signal::INT);
     serving.running.wait_for("finishing 2 answers, for 10 s at most", LIMIT);
     assert!(serving.running.stderr().contains("Ctrl-C again ends them at once"));
@@ -389,7 +394,6 @@ fn a_server_that_ends_says_so_to_everybody() {
     let mut more = [0; 64];
     stream.read_exact(&mut more).expect("more of it");
     serving.running.signal(Signal::INT);
-    let is_soon = asked.elapsed() < Duration::from_secs(5); // Of ten that it waits.
     let said = rest(&mut stream);
     let events: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
     let [.., error, done] = events[..] else { panic!("{said}") };
@@ -403,8 +407,10 @@ fn a_server_that_ends_says_so_to_everybody() {
     assert_eq!(refused["error"]["type"], "server_error", "{refused}");
     let finished = serving.running.finish(LIMIT).success();
     let told = finished.stderr;
-    let why = if is_soon { "Ctrl-C again" } else { "" }; // A busy machine may be too late with it.
-    assert!(told.contains(&format!("ended 2 answers early: {why}")), "{told}");
+    let is_ended = |why| told.contains(&format!("ended 2 answers early: {why}"));
+    let by_signal = is_ended("Ctrl-C again");
+    assert!(by_signal || is_ended("they took too long"), "{told}");
+    by_signal
 }
 
 #[test]

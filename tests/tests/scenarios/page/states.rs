@@ -11,8 +11,9 @@ use crate::devices::pipeline::Home;
 use crate::models::copy;
 
 /// What the page hears of the master is held here, before it hears it. A state of the cluster that `holds` is true of is
-/// told again and again, as if nothing happened; of an answer come so many `pieces` (`told` up to now), until it `breaks`. `alter` makes another
-/// state of one, `thinks` is what a model thinks before its answer, and what is fetched comes so far and no further.
+/// told again and again, as if nothing happened; of an answer come so many `pieces` (`told` up to now), until it `breaks`.
+/// `alter` makes another state of one, `thinks` is what a model thinks before its answer, and what is fetched comes so far
+/// and no further.
 pub(super) const EARS: &str = r"
 window.holds = () => false;
 window.alter = (state) => state;

@@ -320,8 +320,8 @@ macro_rules! each_part {
 /// Adds up products of codes, widened, and words: of each output in some lanes.
 ///
 /// # Safety
-/// There are `N` codes of `BITS` bits of each output, and `N` words, whole parts in pairs or one; the processor has NEON, and the
-/// caller is compiled for it.
+/// There are `N` codes of `BITS` bits of each output, and `N` words, whole parts in pairs or one; the processor has NEON,
+/// and the caller is compiled for it.
 #[inline(always)]
 unsafe fn word_dots<const N: usize, const BITS: usize>(
     codes: [*const u8; TOGETHER],
