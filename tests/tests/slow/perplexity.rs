@@ -16,7 +16,7 @@ const ROUNDED: f64 = 5e-3;
 const FIVE_BITS: f64 = 1.5e-2;
 const FOUR_BITS: f64 = 0.2;
 /// One text of so many is scored.
-const ONE_OF: usize = 2;
+const ONE_OF: usize = 4;
 /// Arithmetic, and what keys and values are kept as.
 const NUMERICS: [(Numerics, KvDtype); 4] = [
     (Numerics::Exact, KvDtype::F32),

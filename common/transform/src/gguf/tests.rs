@@ -109,8 +109,11 @@ fn expected(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
 fn files_hold_what_the_checkpoint_holds() {
     let scratch = tempfile::tempdir().unwrap();
     let out = scratch.path();
-    for (model, arch) in MODELS {
-        for to in GgufType::ALL {
+    for (index, (model, arch)) in MODELS.iter().enumerate() {
+        // All that is renamed and reordered as it is, and one in three of the other types: each is some model's.
+        let types = GgufType::ALL.into_iter().enumerate();
+        let some = types.filter(|(at, to)| *to == GgufType::F32 || (at + index) % 3 == 0);
+        for (_, to) in some {
             let path = out.join(format!("{model}-{to}.gguf"));
             let (job, _) = job(&golden(model), to, &path).unwrap();
             oracle::check_tiles(&job);

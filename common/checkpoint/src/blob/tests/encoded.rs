@@ -14,11 +14,20 @@ use crate::encoding::{
 use crate::error::Error;
 use crate::testing::{TinyCheckpoint, golden, tensors};
 
+/// Numbers of the longest rows of layers that take more than a chunk, however they are encoded, and of such that take less.
+const WIDE: u64 = 4160;
+const NARROW: u64 = 1088;
+
 /// Two layers with rows of 192 and 4160 numbers: groups, pieces and chunks all cut each other.
 fn wide() -> (TinyCheckpoint, Checkpoint) {
+    with_rows_of(WIDE)
+}
+
+/// Two layers with rows of 192 and so many numbers.
+fn with_rows_of(numbers: u64) -> (TinyCheckpoint, Checkpoint) {
     let mut tiny = TinyCheckpoint::single(2);
     for (field, value) in
-        [("hidden_size", 192), ("intermediate_size", 4160), ("num_attention_heads", 3)]
+        [("hidden_size", 192), ("intermediate_size", numbers), ("num_attention_heads", 3)]
     {
         tiny.config[field] = value.into();
     }
@@ -36,6 +45,11 @@ fn wide() -> (TinyCheckpoint, Checkpoint) {
 /// What weights are turned into.
 fn narrower() -> impl Iterator<Item = Scheme> {
     Scheme::ALL.into_iter().filter(|scheme| *scheme != Scheme::AsStored)
+}
+
+/// Each with the numbers of the longest rows of the layers to try it on: one of them with layers of several chunks.
+fn narrower_each() -> impl Iterator<Item = (Scheme, u64)> {
+    narrower().map(|scheme| (scheme, if scheme == Scheme::Q4 { WIDE } else { NARROW }))
 }
 
 /// What the codec makes of a whole matrix at once: the bytes of each part, by what its name ends in.
@@ -63,8 +77,8 @@ fn encoded_at_once(
 
 #[test]
 fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
-    let (_directory, checkpoint) = wide();
-    for scheme in narrower() {
+    for (scheme, numbers) in narrower_each() {
+        let (_directory, checkpoint) = with_rows_of(numbers);
         let bytes = bytes_of(&BlobSource::encoded(&checkpoint, 1, scheme));
         let blob = SafeTensors::deserialize(&bytes).unwrap();
         let parts = if scheme == Scheme::Mxfp4 { 2 } else { 3 };
@@ -90,25 +104,27 @@ fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
 
 #[test]
 fn reads_of_any_range_encode_the_same_bytes() {
-    let (_directory, checkpoint) = wide();
-    // Codes that fill bytes and some that do not, and parts of another kind.
-    weighed(&checkpoint, 0);
-    for scheme in [Scheme::Q4, Scheme::Q5, Scheme::Mxfp4] {
+    const READS: usize = 24;
+    // Codes that fill bytes and some that do not, and parts of another kind; the first take more than a chunk.
+    for (scheme, numbers) in [(Scheme::Q4, WIDE), (Scheme::Q5, NARROW), (Scheme::Mxfp4, NARROW)] {
+        let (_directory, checkpoint) = with_rows_of(numbers);
+        weighed(&checkpoint, 0);
         let source = BlobSource::encoded(&checkpoint, 0, scheme);
         let whole = bytes_of(&source);
         assert_eq!(source.file_bytes(), whole.len() as u64);
-        assert!(whole.len() as u64 > CHUNK_BYTES);
-        for seed in 0..100usize {
-            let start = seed * 7919 * 31 % whole.len();
-            let length = (seed * seed * 151 + seed % 3).min(whole.len() - start);
+        assert!(numbers < WIDE || whole.len() as u64 > CHUNK_BYTES);
+        // From nothing to nearly all, more of the short ones: what is read is encoded anew each time.
+        for seed in 0..READS {
+            let start = seed * 7919 * 131 % whole.len();
+            let length = seed.pow(3) * whole.len() / READS.pow(3) + seed % 3;
+            let length = length.min(whole.len() - start);
             let mut piece = vec![0; length];
             source.read(start as u64, &mut piece).unwrap();
             assert!(piece == whole[start..start + length], "{scheme} {seed}: {start} + {length}");
         }
+        let past = source.read(source.file_bytes() - 1, &mut [0; 2]);
+        assert!(matches!(past, Err(Error::OutOfRange { .. })));
     }
-    let source = BlobSource::encoded(&checkpoint, 0, Scheme::Q4);
-    let past = source.read(source.file_bytes() - 1, &mut [0; 2]);
-    assert!(matches!(past, Err(Error::OutOfRange { .. })));
 }
 
 /// The numbers of a matrix's first row.
@@ -137,8 +153,8 @@ fn weighed(checkpoint: &Checkpoint, layer: usize) {
 
 #[test]
 fn errors_are_where_they_count_least() {
-    let (_plain, plain) = wide();
-    let (_directory, checkpoint) = wide();
+    let (_plain, plain) = with_rows_of(NARROW);
+    let (_directory, checkpoint) = with_rows_of(NARROW);
     weighed(&checkpoint, 1);
     for scheme in [Scheme::Q6, Scheme::Q5, Scheme::Q4] {
         let bytes = bytes_of(&BlobSource::encoded(&checkpoint, 1, scheme));
@@ -184,11 +200,11 @@ fn errors_are_where_they_count_least() {
 
 #[test]
 fn an_encoded_manifest_describes_the_bytes_and_the_blob_opens() {
-    let (_directory, checkpoint) = wide();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("blob.safetensors");
-    let plain = BlobSource::new(&checkpoint, 0).manifest().unwrap();
-    for scheme in narrower() {
+    for (scheme, numbers) in narrower_each() {
+        let (_directory, checkpoint) = with_rows_of(numbers);
+        let plain = BlobSource::new(&checkpoint, 0).manifest().unwrap();
         let source = BlobSource::encoded(&checkpoint, 0, scheme);
         let manifest = source.manifest().unwrap();
         manifest.check().unwrap();
@@ -197,8 +213,8 @@ fn an_encoded_manifest_describes_the_bytes_and_the_blob_opens() {
         blob.verify(&mut |_| {}).unwrap();
         let scales = blob.tensor("model.layers.0.mlp.down_proj.scales").unwrap();
         let (dtype, columns) = match scheme {
-            Scheme::Mxfp4 => (Dtype::F8E8M0, 130),
-            _ => (Dtype::BF16, 65),
+            Scheme::Mxfp4 => (Dtype::F8E8M0, numbers / 32),
+            _ => (Dtype::BF16, numbers / 64),
         };
         assert_eq!((scales.dtype(), scales.shape()), (dtype, &[192, columns][..]));
         assert_ne!(plain.name(), manifest.name());

@@ -26,7 +26,7 @@ fn every_golden_model_arrives_as_it_was_sent_but_for_how_its_files_are_packed() 
 #[test]
 fn numbers_arrive_to_the_last_bit() {
     let mut model = golden("gemma3");
-    for seed in 1..2_000_u32 {
+    for seed in 1..600_u32 {
         let part = f64::from(seed.wrapping_mul(2_654_435_761)) / f64::from(u32::MAX);
         model.final_norm.eps = part / 3.0;
         model.embedding_multiplier = (part * 7.0) as f32;

@@ -191,7 +191,7 @@ fn neither_rows_beside_nor_threads_nor_a_part_of_a_matrix_change_a_bit() {
         let shape = [131, 512];
         let matrix =
             random_matrix(&mut random, encoding, shape).beside(Precision::Bf16, Numerics::Int8);
-        let x = signed(&mut random, 37 * shape[1]);
+        let x = signed(&mut random, 19 * shape[1]);
         for tier in Tier::all() {
             for numerics in [Numerics::Exact, Numerics::Fast] {
                 let all = multiply(tier, numerics, &matrix, None, &x);

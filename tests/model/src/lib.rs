@@ -82,7 +82,7 @@ fn write_files(
 ) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     std::fs::write(directory.join("config.json"), serde_json::to_vec_pretty(config)?)?;
-    let golden = crate::golden::directory().join("llama");
+    let golden = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../golden/llama"));
     for name in TEXT_FILES {
         std::fs::copy(golden.join(name), directory.join(name))?;
     }

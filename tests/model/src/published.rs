@@ -260,7 +260,7 @@ mod tests {
     fn headers_alone_open_with_the_bytes_that_were_written() {
         for model in Published::ALL {
             let home = tempfile::tempdir().expect("a temporary folder");
-            crate::model::make_published(home.path(), model).expect("written");
+            crate::make_published(home.path(), model).expect("written");
             let path = home.path().display().to_string();
             let checkpoint = Checkpoint::open(&path).unwrap_or_else(|it| panic!("{it}"));
             let layers = 0..checkpoint.config.layers.len();
