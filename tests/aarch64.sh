@@ -6,7 +6,7 @@
 #   AARCH64_RUSTC   default: rustc, else Debian's /usr/bin/rustc
 #   AARCH64_LINKER  default: aarch64-linux-gnu-gcc
 #   AARCH64_RUNNER  default: qemu-aarch64-static
-#   CAKE_TEST_ONE_OF  of how many cases in a row one is tried where there are many alike; default: 4
+#   CAKE_TEST_ONE_OF  of how many cases in a row one is tried where there are many alike; default: 3
 # `--install` gets what is missing from Debian's packages first (root, about 320 MB, and arm64 becomes a
 # foreign architecture of the system). Where one is missing it says NOT SHOWN, and exits with 3.
 set -euo pipefail
@@ -71,7 +71,7 @@ export CC_aarch64_unknown_linux_gnu=${CC_aarch64_unknown_linux_gnu:-$linker}
 export RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
 kernels='profile.release.package.cake-engine.opt-level=2'
 # One of each type and encoding of weights, and of each kind of operation; and of cases that chance makes, fewer.
-export CAKE_TEST_ONE_OF=${CAKE_TEST_ONE_OF:-4}
+export CAKE_TEST_ONE_OF=${CAKE_TEST_ONE_OF:-3}
 export CAKE_GOLDEN=${CAKE_GOLDEN:-llama,mistral,llama3-tied,qwen2-mlx4,llama-mlx8,qwen3-moe-mlx4,deepseek-v3,gemma4-moe,cohere2,qwen3_5,nemotron-h,lfm2,gpt-oss,llama4}
 engine=(cargo test --release --lib --package cake-engine --no-default-features --target "$target" --config "$kernels")
 "${engine[@]}"

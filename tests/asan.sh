@@ -38,7 +38,7 @@ RUSTC_BOOTSTRAP=1 rustc -Zsanitizer=address --target "$target" -o "$probe/main" 
 packages=(${ASAN_PACKAGES:-cake-checkpoint cake-engine})
 # What lives as long as the process is no leak, and a test asks for more memory than there is. (Model checks switch stacks,
 # which it warns of.) Of who asked for memory it remembers the innermost calls: whole stacks are a tenth of the time.
-options="detect_leaks=0:allocator_may_return_null=1:malloc_context_size=3"
+options="detect_leaks=0:allocator_may_return_null=1:malloc_context_size=8"
 # Whether what is run is what it claims to be, of what Cargo says: a program without it passes every test, too.
 watch() {
   local package program

@@ -1,4 +1,12 @@
 //! Checkpoints of any size with random weights, written as they are made up.
+//!
+//! Start with [`ModelShape`] and [`make`]; [`Published`] are models that others published, whose weights are holes.
+//!
+//! Invariants:
+//! - What a tensor holds depends on its name and the seed alone, however many files it is spread over.
+//! - Nothing is held but a buffer and one table, whatever the size.
+//! - Nothing of the harness is named here: this crate is optimized where the others of the tests are not.
+
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;

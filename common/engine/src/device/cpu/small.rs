@@ -152,13 +152,13 @@ fn products_with_packed_weights() {
 #[test]
 fn products_with_numbers_of_a_byte() {
     // Less than is read at a time, and more, where outputs that are computed together share their scales.
-    for (inputs, block, rows) in [(128 + 32 + 5, 2, [2, 5]), (512 + 32 + 5, 4, [1, 3])] {
+    for (inputs, block, rows) in [(128 + 32 + 5, 2, &[1, 2, 5][..]), (512 + 32 + 5, 4, &[1, 3])] {
         numbers_of_a_byte(inputs, block, rows);
     }
 }
 
 /// FP8 weights (E4M3) with a scale for each block of `block` outputs and 128 inputs.
-fn numbers_of_a_byte(inputs: usize, block: usize, rows: [usize; 2]) {
+fn numbers_of_a_byte(inputs: usize, block: usize, rows: &[usize]) {
     let mut random = Random::new(5);
     let outputs = 5usize;
     let byte = |random: &mut Random| (random.below(127) + 128 * random.below(2)) as u8;
@@ -181,7 +181,7 @@ fn numbers_of_a_byte(inputs: usize, block: usize, rows: [usize; 2]) {
             sign * number * 2f32.powi(i32::from(scale) - 127)
         })
         .collect();
-    for rows in rows {
+    for &rows in rows {
         let (x, bias) = (numbers(&mut random, rows * inputs), numbers(&mut random, outputs));
         let expected = by_definition(&x, &defined, &bias);
         let y = both(|| product(&Fp8, TIER, Weight::Fp8(weight), Some(&bias), &x));

@@ -170,7 +170,8 @@ const SHARED_OUT: [(usize, &[usize]); 3] = [(2, &[1, 6, 110]), (3, &[1, 6]), (5,
 fn tiers_rows_and_threads_do_not_change_a_bit() {
     let mut random = Random::new(22);
     for (index, kind) in some_of(a_third()).enumerate() {
-        let (threads, shared) = SHARED_OUT[index % SHARED_OUT.len()];
+        // Three kinds in turn have groups of each size, and scales of each type: each meets each of these.
+        let (threads, shared) = SHARED_OUT[(index + 2 * (index / 3)) % SHARED_OUT.len()];
         // Several strips of outputs for every task, one way or the other.
         let (outputs, inputs) = match kind.1 {
             64 => (597, kind.1 * 17),
