@@ -1,6 +1,5 @@
 //! Several answers at once, and what makes two runs of them the same.
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -10,9 +9,6 @@ use crate::Server;
 pub const COMPLETIONS: &str = "/v1/completions";
 /// Answers at once.
 pub const STREAMS: usize = 8;
-
-/// Between two answers of a stream, but for the first: while a test waits, the processors are there for others, too.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Text and log-probabilities of an answer.
 pub type Said = (String, Vec<String>);
@@ -71,7 +67,6 @@ pub fn together(server: &Server, tokens: usize, meanwhile: impl FnOnce()) -> Vec
             scope.spawn(move || {
                 let said = answer(server, number, tokens);
                 while !over.load(Ordering::Relaxed) {
-                    std::thread::sleep(PAUSE * (number > 0).into());
                     let again = answer(server, number, tokens);
                     assert!(again == said, "another answer of {number} than before");
                 }

@@ -42,7 +42,7 @@ const STEPS: [(usize, Layout, usize); 6] = [
 /// Rows for which a plan is held to what is taken.
 const MANY: usize = 512;
 /// The most rows of a step on candle, which computes for each sequence apart.
-const MANY_ON_CANDLE: usize = 64;
+const MANY_ON_CANDLE: usize = 128;
 /// Of a tiny model on candle what is held for each tensor, however small: what says where it lies, and norms and biases in f32.
 const TENSOR_BYTES: u64 = 1 << 10;
 /// What may be resident of a layer beside its bytes, as a divisor of these: a twentieth.

@@ -152,9 +152,9 @@ mod tests {
     #[test]
     fn what_was_encoded_and_widened_is_known_again_and_nothing_else() {
         let shape = [4, 1024];
-        for seed in 0..4u32 {
+        for seed in 0..8u32 {
             // Where scales lie among powers of two decides how BF16 rounds them.
-            let size = 0.1 * (f32::from(seed as u16) / 4.0).exp2();
+            let size = 0.1 * (f32::from(seed as u16) / 8.0).exp2();
             let weights: Vec<f32> = (0..1024).map(|at| normal(seed * 1024 + at) * size).collect();
             assert_eq!(former_codes(std::slice::from_ref(&weights), shape), None, "seed {seed}");
             for (were, _) in CODES {
@@ -200,8 +200,7 @@ mod tests {
                 let mut bytes = vec![0; weights.len() * 2];
                 FloatType::BF16.narrow(&weights, &mut bytes).unwrap();
                 FloatType::BF16.widen(&bytes, &mut weights);
-                let stretches = weights.chunks_exact(1024).take(16);
-                let stretches: Vec<_> = stretches.map(<[f32]>::to_vec).collect();
+                let stretches: Vec<_> = weights.chunks_exact(1024).map(<[f32]>::to_vec).collect();
                 let shape = [tensor.shape[0], columns as u64];
                 let found = former_codes(&stretches, shape);
                 assert!(is_known(found, were), "{name}, {}: {found:?}", tensor.name);
