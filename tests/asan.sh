@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The unit tests of the checkpoint reader and of the engine with AddressSanitizer: every read and write outside of what was
-# allocated, in kernels of all instruction sets of this processor, in mapped files and in the allocator, ends the test.
+# The unit tests of the encodings, of the checkpoint reader and of the engine with AddressSanitizer: every read and write
+# outside of what was allocated, in kernels of all instruction sets of this processor, in mapped files and in the allocator, ends the test.
 #
 # Needs a Rust toolchain that has the sanitizer's runtime for this target, which those of rustup have; what is not
 # stable about it is allowed by RUSTC_BOOTSTRAP. Where it is missing, or does not run here, this says NOT SHOWN and exits
 # with 3. What these crates depend on is built without it, like the standard library, and in part is there already.
-#   ASAN_PACKAGES    default: cake-checkpoint cake-engine
+#   ASAN_PACKAGES    default: cake-encoding cake-checkpoint cake-engine
 #
 # In CI these tests are built and run with it among all tests, not a second time: `--environment` tells what that takes, as
 # variables, and `--watch` reads what Cargo says that it built, and fails unless their programs were built with it. This
@@ -35,7 +35,7 @@ RUSTC_BOOTSTRAP=1 rustc -Zsanitizer=address --target "$target" -o "$probe/main" 
   not_shown "the compiler here makes no program with it"
 "$probe/main" >/dev/null 2>&1 || not_shown "programs with it do not run here"
 
-packages=(${ASAN_PACKAGES:-cake-checkpoint cake-engine})
+packages=(${ASAN_PACKAGES:-cake-encoding cake-checkpoint cake-engine})
 # What lives as long as the process is no leak, and a test asks for more memory than there is. (Model checks switch stacks,
 # which it warns of.) Of who asked for memory it remembers the innermost calls: whole stacks are a tenth of the time.
 options="detect_leaks=0:allocator_may_return_null=1:malloc_context_size=8"

@@ -14,7 +14,7 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ENGINE, CHECKPOINT = "common/engine/src/", "common/checkpoint/src/"
+ENGINE, CHECKPOINT, ENCODING = "common/engine/src/", "common/checkpoint/src/", "common/encoding/src/"
 
 RULES = [
     (
@@ -50,14 +50,14 @@ RULES = [
     (
         "how a matrix is packed, from shapes or numbers",
         r"\bpacked_shapes\b|\bpacked_format\b|\bAffine::new\(",
-        [CHECKPOINT + "encoding/", CHECKPOINT + "model/quantization/"],
+        [ENCODING, CHECKPOINT + "model/quantization/"],
     ),
     (
         # Plain and affine are what others become, too, on their way; these are known by those who make them or take them.
         "which encodings there are",
         r"\bEncoding::(Ggml|Apr|Fp8|Fp4|Integer|Bnb)\b",
         [
-            CHECKPOINT + "encoding/",
+            ENCODING,
             # What formats of files, layouts and configurations call them,
             CHECKPOINT + "container/",
             CHECKPOINT + "layout/",
@@ -77,7 +77,7 @@ RULES = [
     (
         "what the parts of a matrix are called",
         r'"[^"]*\.?\b(scales|biases)"',
-        [CHECKPOINT + "encoding/"],
+        [ENCODING],
     ),
     (
         "which processor has which kernel",

@@ -5,7 +5,7 @@
 //! disk, mapped).
 //!
 //! Invariants:
-//! * Pure and synchronous: no network, no runtime, no tensor math beyond packing weights.
+//! * Pure and synchronous: no network, no runtime, no tensor math but what encodings do.
 //! * Sizes come from headers, never from a formula over the configuration.
 //! * Tensor bytes are streamed in bounded pieces or mapped, never collected; a tensor may start at
 //!   any address, so no slice of a file is ever cast to wider numbers.
@@ -19,8 +19,6 @@ pub mod blob;
 pub mod catalog;
 pub mod container;
 pub mod digest_cache;
-pub mod dtype;
-pub mod encoding;
 pub mod error;
 #[cfg(unix)]
 mod fault;
@@ -45,6 +43,9 @@ pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
     MAX_BLOB_TENSORS, MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
+/// How weights are stored.
+pub use cake_encoding as encoding;
+pub use cake_encoding::dtype;
 pub use catalog::{CatalogError, Checkpoint, MatrixTensors, Tensor};
 pub use container::safetensors::WeightsError;
 pub use container::safetensors::header::{FileError, Header, HeaderError, TensorInfo};

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rayon::prelude::*;
 
 use super::{Digest, Hasher};
-use crate::catalog::{Checkpoint, Tensor};
+use crate::catalog::{Checkpoint, Former, Tensor};
 use crate::container::Lies;
-use crate::encoding::{Affine, Encoding, FloatType, Former, Part, Scheme, former_codes};
+use crate::encoding::{Affine, Encoding, FloatType, Part, Scheme, former_codes};
 use crate::error::Error;
 use crate::model::{Joined, LayerSpec, Op, Role};
 

@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::former::Former;
 use super::tensor::Tensor;
 use super::{across, paired, rows_apart, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
-use crate::encoding::{ENCODER_VERSION, Former, Importance, Part, Scheme, WEIGHED_VERSION};
+use crate::encoding::{ENCODER_VERSION, Importance, Part, Scheme, WEIGHED_VERSION};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;

@@ -7,6 +7,7 @@ mod choosing;
 mod ends;
 mod error;
 mod expected;
+mod former;
 mod latents;
 mod matrix;
 mod open;
@@ -19,5 +20,6 @@ mod tests;
 
 pub use checkpoint::Checkpoint;
 pub use error::CatalogError;
+pub(crate) use former::Former;
 pub use matrix::MatrixTensors;
 pub use tensor::Tensor;
