@@ -96,7 +96,7 @@ fn a_context_that_does_not_fit_in_f16_fits_in_8_bits_and_takes_what_is_planned()
 fn answers_go_on_with_the_same_tokens_when_a_worker_dies() {
     const TOKENS: usize = 60;
     let home = tempfile::tempdir().expect("a temporary folder");
-    model::make(home.path(), &ModelShape::small(), 5).expect("the model can be written");
+    model::make(home.path(), &ModelShape::quick(), 5).expect("the model can be written");
     let args = ["--context", "512", "--chunk", "16", "--local-memory", "0", "--kv", "q8"];
     let memory = budget_for(home.path(), 4, &[&["--parallel", "8"], &args[..]].concat());
     let start = || {

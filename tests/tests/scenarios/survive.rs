@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use cake_proto::{Tag, wire};
 use cake_tests::streams::{COMPLETIONS, count, prompt, together};
+use cake_tests::wait::until_at;
 use cake_tests::{
     Cgroup, Link, Master, ModelShape, Server, TestWorker, Weather, WorkerOptions, budget_for, dial,
     golden, master, model, not_shown, until,
@@ -13,6 +14,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// How often what passes soon is looked at.
+const CLOSELY: Duration = Duration::from_millis(2);
 /// How long requests wait for a lost worker if nothing else is said.
 const GRACE: Duration = Duration::from_secs(60);
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -28,8 +31,12 @@ struct Home {
 
 impl Home {
     fn new() -> Self {
+        Self::of(&ModelShape::quick())
+    }
+
+    fn of(shape: &ModelShape) -> Self {
         let directory = tempfile::tempdir().expect("a temporary folder");
-        model::make(directory.path(), &ModelShape::small(), 5).expect("written");
+        model::make(directory.path(), shape, 5).expect("written");
         let args = [&["--parallel", "8"], ARGS].concat();
         let budget = budget_for(directory.path(), 4, &args);
         Self { directory, budget }
@@ -76,22 +83,24 @@ fn every_stream_goes_on_whoever_dies_and_whenever() {
         for prefill in [true, false] {
             let mut workers = home.workers();
             let (_master, server) = home.server(&workers, &THREE, &[]);
+            let mut made = 0.0;
             let answers = together(&server, TOKENS, || {
-                until("the moment", LIMIT, || {
-                    let (read, made) = (
-                        count(&server, "cake_prompt_tokens_total"),
-                        count(&server, "cake_generated_tokens_total"),
-                    );
-                    if prefill { read > 0.0 } else { made > 100.0 }
+                until_at("the moment", LIMIT, CLOSELY, || {
+                    match prefill {
+                        // Counted as they begin to be read.
+                        true => count(&server, "cake_prompt_tokens_total") > 0.0,
+                        false => count(&server, "cake_generated_tokens_total") > 100.0,
+                    }
                 });
                 workers[index].kill();
+                made = count(&server, "cake_generated_tokens_total");
                 until("the loss to be mended", LIMIT, || mended(&server) == 1.0);
             });
             let when = if prefill { "while prompts were read" } else { "while tokens were made" };
             assert!(answers == whole, "{name} killed {when}");
             assert_eq!(mended(&server), 1.0);
             let seconds = count(&server, "cake_recovery_seconds_sum");
-            eprintln!("{name} killed {when}: whole again after {seconds:.2} s");
+            eprintln!("{name} killed {when} ({made} so far): whole again after {seconds:.2} s");
             let shown = || server.get("/api/cluster").good();
             assert_eq!((&shown()["phase"], holders(&server).len()), (&json!("ready"), 2));
             let held = || shown()["load"]["kv_blocks"]["held"].clone();
@@ -246,7 +255,7 @@ fn a_loss_while_nobody_asks_is_mended_also_where_the_master_has_layers() {
 
 #[test]
 fn an_embedding_is_the_same_over_a_loss() {
-    let home = Home::new();
+    let home = Home::of(&ModelShape::small());
     let mut workers = home.workers();
     let (_master, server) = home.server(&workers, &THREE, &[]);
     let embed = || {
@@ -257,7 +266,7 @@ fn an_embedding_is_the_same_over_a_loss() {
     let read = count(&server, "cake_prompt_tokens_total");
     std::thread::scope(|scope| {
         let asked = scope.spawn(embed);
-        until("a part to be read", LIMIT, || {
+        until_at("a part to be read", LIMIT, CLOSELY, || {
             count(&server, "cake_prompt_tokens_total") > read + 60.0
         });
         workers[2].kill();
@@ -437,7 +446,7 @@ fn a_device_that_is_nearer_is_taken_in_while_answers_go_on() {
     const TOKENS: usize = 24;
     // So far away that it has no part in the better pipeline, also where a busy machine finds slow what is near.
     const AWAY: Duration = Duration::from_millis(150);
-    let home = Home::new();
+    let home = Home::of(&ModelShape::small());
     let kept = tempfile::tempdir().expect("a temporary folder");
     let large = |listen: &str, memory: u64| {
         let (listen, directory) = (listen.to_owned(), Some(kept.path().to_owned()));

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use cake_proto::{Tag, connect, wire};
-use cake_tests::wait::{unix_seconds, until_past};
+use cake_tests::wait::{unix_seconds, until_at, until_past};
 use cake_tests::{
     Cluster, Invitation, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, dial,
     golden, master, model, not_shown, until,
@@ -173,7 +173,7 @@ fn plain_text_another_clusters_master_and_silent_crowds_learn_nothing_and_stop_n
 #[test]
 fn a_revoked_worker_is_cut_off_in_the_middle_of_an_answer_that_goes_on_without_it() {
     let directory = tempfile::tempdir().expect("a folder");
-    model::make(directory.path(), &ModelShape::small(), 5).expect("written");
+    model::make(directory.path(), &ModelShape::quick(), 5).expect("written");
     let cluster = Cluster::new(&["a", "b"]);
     let (pins, join) = (master::pins(&[("a", 0, 4), ("b", 4, 8)]), "127.0.0.1:0");
     let args = ["--context", "512", "--local-memory", "0", "--join", join];
@@ -220,7 +220,8 @@ fn certificates_are_renewed_while_a_server_holds_the_workers() {
     let first = end(&cluster);
     let args = ["--place", "a=0..12", "--context", "256", "--join", "127.0.0.1:0"];
     let server = Server::start(&cluster.master, &golden.path, &args);
-    until("another certificate", LIMIT, || end(&cluster) > first);
+    // Each look is a program.
+    until_at("another certificate", LIMIT, Duration::from_millis(500), || end(&cluster) > first);
     drop(server);
     until_past("the first certificate's end", LIMIT, first);
     // With its first certificate it could not be used any more.
