@@ -32,7 +32,14 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Most bytes that may be allocated at a time, in addition to so many for each byte of input.
     pub most_bytes: usize,
+    /// How many are tried where nobody says for how long.
+    pub inputs: usize,
 }
+
+/// Inputs of a target in the tests,
+const INPUTS: usize = 100_000;
+/// and of one that does much with each.
+const FEWER_INPUTS: usize = 25_000;
 
 /// For each byte of input: a token of JSON becomes a value with a name and room to grow.
 pub const BYTES_PER_BYTE: usize = 256;
@@ -46,16 +53,24 @@ pub const TARGETS: &[Target] = &[
         run: |bytes| cake_master::text::hostile::template(&programs().master, bytes),
         seeds: templates,
         most_bytes: 8 << 20,
+        inputs: FEWER_INPUTS,
     },
-    Target { name: "header", run: header, seeds: headers, most_bytes: 64 << 10 },
+    Target { name: "header", run: header, seeds: headers, most_bytes: 64 << 10, inputs: INPUTS },
     // A configuration may have thousands of layers, as below.
-    Target { name: "apr", run: apr::run, seeds: apr::seeds, most_bytes: 8 << 20 },
-    Target { name: "gguf", run: gguf::run, seeds: gguf::seeds, most_bytes: 8 << 20 },
+    Target { name: "apr", run: apr::run, seeds: apr::seeds, most_bytes: 8 << 20, inputs: INPUTS },
+    Target {
+        name: "gguf",
+        run: gguf::run,
+        seeds: gguf::seeds,
+        most_bytes: 8 << 20,
+        inputs: INPUTS,
+    },
     Target {
         name: "index",
         run: |bytes| drop(Index::parse(bytes)),
         seeds: || golden_files("model.safetensors.index.json"),
         most_bytes: 64 << 10,
+        inputs: INPUTS,
     },
     // Thousands of layers, each some hundreds of bytes, of one number.
     Target {
@@ -63,42 +78,66 @@ pub const TARGETS: &[Target] = &[
         run: |bytes| drop(ModelSpec::parse(bytes)),
         seeds: || golden_files("config.json"),
         most_bytes: 4 << 20,
+        inputs: INPUTS,
     },
     // One layer may have thousands of experts, each with names of its own.
-    Target { name: "model", run: model::run, seeds: model::seeds, most_bytes: 24 << 20 },
+    Target {
+        name: "model",
+        run: model::run,
+        seeds: model::seeds,
+        most_bytes: 24 << 20,
+        inputs: INPUTS,
+    },
     Target {
         name: "generation",
         run: |bytes| drop(GenerationConfig::parse(bytes)),
         seeds: || vec![br#"{"do_sample": true, "eos_token_id": [1, 2], "top_k": 50}"#.to_vec()],
         most_bytes: 64 << 10,
+        inputs: INPUTS,
     },
-    Target { name: "manifest", run: manifest, seeds: manifests, most_bytes: 64 << 10 },
+    Target {
+        name: "manifest",
+        run: manifest,
+        seeds: manifests,
+        most_bytes: 64 << 10,
+        inputs: INPUTS,
+    },
     // A step may be as large as the stage that it is for expects.
-    Target { name: "messages", run: wire::run, seeds: wire::seeds, most_bytes: 1 << 20 },
-    Target { name: "token", run: token, seeds: tokens, most_bytes: 64 << 10 },
+    Target {
+        name: "messages",
+        run: wire::run,
+        seeds: wire::seeds,
+        most_bytes: 1 << 20,
+        inputs: INPUTS,
+    },
+    Target { name: "token", run: token, seeds: tokens, most_bytes: 64 << 10, inputs: INPUTS },
     Target {
         name: "certificate",
         run: hostile::certificate,
         seeds: hostile::seeds,
         most_bytes: 256 << 10,
+        inputs: INPUTS,
     },
     Target {
         name: "join",
         run: hostile::request,
         seeds: hostile::request_seeds,
         most_bytes: 64 << 10,
+        inputs: INPUTS,
     },
     Target {
         name: "signing",
         run: |bytes| hostile::signing_request(&AUTHORITY, bytes),
         seeds: hostile::signing_seeds,
         most_bytes: 256 << 10,
+        inputs: INPUTS,
     },
     Target {
         name: "chat",
         run: cake_master::api::hostile::request,
         seeds: requests::bodies,
         most_bytes: 256 << 10,
+        inputs: INPUTS,
     },
     // A compilation has tables of its own, whatever the schema is.
     Target {
@@ -106,18 +145,21 @@ pub const TARGETS: &[Target] = &[
         run: requests::schema,
         seeds: requests::schemas,
         most_bytes: 32 << 20,
+        inputs: INPUTS,
     },
     Target {
         name: "tools",
         run: requests::tool_calls,
         seeds: requests::written,
         most_bytes: 64 << 10,
+        inputs: FEWER_INPUTS,
     },
     Target {
         name: "stop",
         run: requests::stop_strings,
         seeds: requests::stops,
         most_bytes: 64 << 10,
+        inputs: INPUTS,
     },
 ];
 

@@ -13,8 +13,6 @@ use rustix::time::{ClockId, clock_gettime};
 /// How many times as long as it is to have a processor a target may run by the clock: one whose work another process
 /// does has little of its own.
 const MOST_TIMES: u32 = 3;
-/// Inputs per target in the tests.
-const INPUTS: usize = 100_000;
 const SEED: u64 = 2026;
 
 /// Counts what each thread holds, and the most that it held.
@@ -91,7 +89,7 @@ fn feed(target: &Target) {
         most = most.max(held);
     };
     seeds.iter().for_each(|seed| feed(seed));
-    while wanted.map_or(fed < INPUTS, goes_on) {
+    while wanted.map_or(fed < target.inputs, goes_on) {
         for _ in 0..100 {
             feed(&inputs.input());
         }
