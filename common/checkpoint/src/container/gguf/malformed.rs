@@ -59,7 +59,20 @@ fn what_is_no_gguf_file_is_refused() {
 
 #[test]
 fn a_file_cut_anywhere_in_its_header_is_refused() {
-    let good = Made::good();
+    let mut good = Made::good();
+    // Short lists: each cut is read from the beginning.
+    let texts = |of: &[&str]| of.iter().map(|it| text(it.as_bytes())).collect::<Vec<_>>();
+    for (key, of, items) in [
+        ("tokenizer.ggml.tokens", TEXT, texts(&["<unk>", "", "a", "\u{2581}the", "\n"])),
+        ("tokenizer.ggml.merges", TEXT, texts(&["a b", "\u{2581} the"])),
+        (
+            "tokenizer.ggml.token_type",
+            I32,
+            [2i32, 1, 1, 1, 1].map(|it| it.to_le_bytes().to_vec()).into(),
+        ),
+    ] {
+        good.put(key, LIST, list(of, &items));
+    }
     let (header, file) = (good.head().len(), good.bytes());
     let whole = super::Head::parse(&file, file.len() as u64).unwrap();
     assert_eq!(whole.tensors.len(), good.infos.len());
