@@ -63,17 +63,16 @@ for tool in "$linker" "$runner"; do
   command -v "$tool" >/dev/null || not_shown "$tool is not installed"
 done
 
-# Kernels are optimized, because emulated code is slow enough; they are of one crate, so the rest is optimized less,
-# and nothing more is done when all is linked. (A profile for "every package" would hold for procedural macros and
-# build scripts, too, which nobody waits for.) What candle computes is no kernel of ours, and much to build.
-export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=$((2 * $(nproc))) CARGO_PROFILE_RELEASE_OPT_LEVEL=1
+# Kernels and encodings are optimized, because emulated code is slow enough; the rest is not, and nothing more is done when
+# all is linked. What candle computes is no kernel of ours, and much to build.
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=$((2 * $(nproc))) CARGO_PROFILE_RELEASE_OPT_LEVEL=0
 export CC_aarch64_unknown_linux_gnu=${CC_aarch64_unknown_linux_gnu:-$linker}
 export RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
-kernels='profile.release.package.cake-engine.opt-level=2'
+optimized=(--config profile.release.package.cake-engine.opt-level=2 --config profile.release.package.cake-encoding.opt-level=2)
 # One of each type and encoding of weights, and of each kind of operation; and of cases that chance makes, fewer.
 export CAKE_TEST_ONE_OF=${CAKE_TEST_ONE_OF:-3}
 export CAKE_GOLDEN=${CAKE_GOLDEN:-llama,mistral,llama3-tied,qwen2-mlx4,llama-mlx8,qwen3-moe-mlx4,deepseek-v3,gemma4-moe,cohere2,qwen3_5,nemotron-h,lfm2,gpt-oss,llama4}
-engine=(cargo test --release --lib --package cake-engine --no-default-features --target "$target" --config "$kernels")
+engine=(cargo test --release --lib --package cake-engine --no-default-features --target "$target" "${optimized[@]}")
 "${engine[@]}"
 # The emulated processor has dot products of bytes; this one has none.
 QEMU_CPU=cortex-a72 "${engine[@]}" -- affine::tests isa::
