@@ -22,6 +22,9 @@ const INTERVAL: Duration = Duration::from_millis(25);
 /// Key of an element's id in answers, as the standard fixes it.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
+/// How many drivers are started at most: one takes a port that is free with IPv4, and ends if it is not with IPv6.
+const DRIVERS: usize = 5;
+
 /// A browser with one window and a profile of its own. Ends when dropped.
 #[derive(Debug)]
 pub struct Browser {
@@ -38,15 +41,7 @@ impl Browser {
     /// # Panics
     /// If they are installed and do not work.
     pub fn start() -> Option<Self> {
-        let mut driver = Command::new("chromedriver");
-        driver.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut driver = driver.spawn().ok()?;
-        let lines = BufReader::new(driver.stdout.take().expect("piped above")).lines();
-        let said = |line: String| {
-            line.strip_prefix("ChromeDriver was started successfully on port ")
-                .and_then(|port| port.trim_end_matches('.').parse::<u16>().ok())
-        };
-        let port = lines.map_while(Result::ok).find_map(said).expect("chromedriver tells its port");
+        let (driver, port) = start_driver()?;
         let config = ureq::Agent::config_builder().http_status_as_error(false);
         let agent = config.timeout_global(Some(DRIVERS_LIMIT + MARGIN)).build().new_agent();
         let profile = TempDir::with_prefix("cake-browser-").expect("there is a temporary folder");
@@ -202,6 +197,29 @@ impl Browser {
         let response = self.agent.post(format!("{}{path}", self.session)).send(body.to_string());
         value(path, response)
     }
+}
+
+/// A driver and its port; none if it is not installed.
+///
+/// # Panics
+/// If none tells its port.
+fn start_driver() -> Option<(Child, u16)> {
+    let mut all = Vec::new();
+    for _ in 0..DRIVERS {
+        let mut driver = Command::new("chromedriver");
+        driver.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut driver = driver.spawn().ok()?;
+        let lines = BufReader::new(driver.stdout.take().expect("piped above")).lines();
+        for line in lines.map_while(Result::ok) {
+            let said = line.strip_prefix("ChromeDriver was started successfully on port ");
+            if let Some(port) = said.and_then(|said| said.trim_end_matches('.').parse().ok()) {
+                return Some((driver, port));
+            }
+            all.push(line);
+        }
+        driver.wait().expect("it can be waited for");
+    }
+    panic!("no chromedriver tells its port: {all:?}");
 }
 
 /// The value of an answer.
