@@ -43,23 +43,17 @@ impl Tier {
         }
     }
 
-    /// The same for products of whole numbers: with those of bytes that are added up at once where this processor has such
-    /// instructions, but in what [`Simd::apart`](super::simd::Simd::apart) runs. On x86-64 never compiled for more than AVX2:
-    /// processors with it have kernels of their own for such products, and tests compare those with these.
+    /// The same, with products of bytes that are added up at once where this processor has such instructions; not in what
+    /// [`Simd::apart`](super::simd::Simd::apart) runs.
     #[inline]
     pub(crate) fn run_dots<K: Kernel>(self, kernel: K) -> K::Output {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(simd) = self.avx2() {
+        #[cfg(target_arch = "aarch64")]
+        if let Tier::Neon(simd) = self
+            && let Some(simd) = simd.with_dots()
+        {
             return simd.run(kernel);
         }
-        match self {
-            #[cfg(target_arch = "aarch64")]
-            Tier::Neon(simd) => match simd.with_dots() {
-                Some(simd) => simd.run(kernel),
-                None => simd.run(kernel),
-            },
-            _ => kernel.run(Portable),
-        }
+        self.run(kernel)
     }
 
     /// Proof of AVX2, if this tier has it.
