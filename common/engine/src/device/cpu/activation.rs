@@ -68,10 +68,10 @@ pub(crate) fn xielu(tier: Tier, function: Xielu, x: &[f32]) -> Vec<f32> {
 trait Function: Copy {
     fn of<S: Simd>(self, simd: S, x: S::V) -> S::V;
 
-    /// What it is as a gate of `up`.
+    /// What `value`, which [`Function::of`] gave, is as a gate of `up`.
     #[inline(always)]
-    fn with_up<S: Simd>(self, simd: S, x: S::V, up: S::V) -> S::V {
-        simd.mul(self.of(simd, x), up)
+    fn gate<S: Simd>(self, simd: S, value: S::V, up: S::V) -> S::V {
+        simd.mul(value, up)
     }
 }
 
@@ -150,9 +150,9 @@ impl Function for ClampedGate {
     }
 
     #[inline(always)]
-    fn with_up<S: Simd>(self, simd: S, x: S::V, up: S::V) -> S::V {
+    fn gate<S: Simd>(self, simd: S, value: S::V, up: S::V) -> S::V {
         let up = simd.max(simd.splat(-self.limit), simd.min(simd.splat(self.limit), up));
-        simd.mul(self.of(simd, x), simd.add(up, simd.splat(1.0)))
+        simd.mul(value, simd.add(up, simd.splat(1.0)))
     }
 }
 
@@ -168,24 +168,35 @@ impl<F: Function> Kernel for Activate<'_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (xs, x_tail) = self.x.as_chunks::<LANES>();
-        let (outs, out_tail) = self.out.as_chunks_mut::<LANES>();
-        let (ups, up_tail) = self.up.map(|up| up.as_chunks::<LANES>()).unzip();
-        let value = |x: S::V, up: Option<S::V>| match up {
-            None => self.function.of(simd, x),
-            Some(up) => self.function.with_up(simd, x, up),
-        };
-        for (index, (x, out)) in xs.iter().zip(outs).enumerate() {
+        debug_assert_eq!(self.x.len(), self.out.len(), "one result for each");
+        debug_assert!(self.up.is_none_or(|up| up.len() == self.x.len()), "one up for each");
+        // One body for whole vectors and for what is left behind them: an exponential is long.
+        let parts = self.x.chunks(LANES).zip(self.out.chunks_mut(LANES));
+        let mut ups = self.up.map(|up| up.chunks(LANES));
+        for (x, out) in parts {
+            let mut value = self.function.of(simd, vector(simd, x));
+            if let Some(ups) = &mut ups
+                && let Some(up) = ups.next()
+            {
+                value = self.function.gate(simd, value, vector(simd, up));
+            }
             // By way of an array, which stays in a register: a store takes numbers that are set.
             let mut lanes = [0.0; LANES];
-            let up = ups.map(|ups| simd.load(&ups[index]));
-            simd.store(value(simd.load(x), up), &mut lanes);
-            *out = lanes.map(MaybeUninit::new);
+            simd.store(value, &mut lanes);
+            match out.first_chunk_mut() {
+                Some(whole) => *whole = lanes.map(MaybeUninit::new),
+                None => out.iter_mut().zip(lanes).for_each(|(out, lane)| _ = out.write(lane)),
+            }
         }
-        let mut last = [0.0; LANES];
-        let up = up_tail.map(|up| load_tail(simd, up, 0.0));
-        simd.store(value(load_tail(simd, x_tail, 0.0), up), &mut last);
-        out_tail.iter_mut().zip(last).for_each(|(out, last)| _ = out.write(last));
+    }
+}
+
+/// At most sixteen numbers, zeros behind them.
+#[inline(always)]
+fn vector<S: Simd>(simd: S, numbers: &[f32]) -> S::V {
+    match numbers.first_chunk() {
+        Some(whole) => simd.load(whole),
+        None => load_tail(simd, numbers, 0.0),
     }
 }
 
@@ -201,10 +212,12 @@ mod tests {
         let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
         // Left of zero the tangent itself loses digits, also in f64, which the other form keeps.
         let squared = |x: f64| x.max(0.0).powi(2);
-        let table: [(_, &dyn Fn(f64) -> f64, f64); 3] = [
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let table: [(_, &dyn Fn(f64) -> f64, f64); 4] = [
             (Activation::Silu, &silu, 1e-12),
             (Activation::GeluTanh, &gelu, 1e-6),
             (Activation::Relu2, &squared, 0.0),
+            (Activation::Sigmoid, &sigmoid, 1e-12),
         ];
         let mut random = Random::new(21);
         for length in [1, 15, 16, 17, 100] {
