@@ -64,17 +64,6 @@ impl Kernel for Walk<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.attend.kv.kv {
-            KvDtype::F32 => self.run_as::<S, F32>(simd),
-            KvDtype::F16 => self.run_as::<S, F16>(simd),
-            KvDtype::Q8 => self.run_as::<S, Codes>(simd),
-        }
-    }
-}
-
-impl Walk<'_> {
-    #[inline(always)]
-    fn run_as<S: Simd, K: Stored>(self, simd: S) {
         let (group, head_dim) = (self.attend.group(), self.attend.kv.head_dim);
         let vectors = head_dim.div_ceil(LANES);
         let count = self.rows.len() * group;
@@ -109,12 +98,12 @@ impl Walk<'_> {
             let tile = seen(first.position).start..seen(last).end;
             let cached = start + tile.start..start + tile.end;
             let offsets = self.attend.kv.offsets(first.blocks, cached, self.kv_head);
-            let part = Part::<K> {
+            let part = Part {
                 offsets: &offsets,
                 first: tile.start,
+                kv: self.attend.kv.kv,
                 head_dim,
                 head_bytes: self.attend.kv.head_bytes(),
-                stored: std::marker::PhantomData,
             };
 
             for block in tile.start / LANES..tile.end.div_ceil(LANES) {
@@ -177,18 +166,19 @@ impl Walk<'_> {
     }
 }
 
-/// The cached positions of one span that a tile sees, for one head.
-struct Part<'a, K> {
+/// The cached positions of one span that a tile sees, for one head. How they are stored is asked once for many of them,
+/// so that all else is compiled once.
+struct Part<'a> {
     /// Where the head of each position starts, in bytes.
     offsets: &'a [usize],
     /// The first of these positions, counted from the start of the span.
     first: usize,
+    kv: KvDtype,
     head_dim: usize,
     head_bytes: usize,
-    stored: std::marker::PhantomData<K>,
 }
 
-impl<K: Stored> Part<'_, K> {
+impl Part<'_> {
     /// The head of `position`, counted from the start of the span, if the tile sees it. Prefetches
     /// the one sixteen positions later.
     #[inline(always)]
@@ -206,6 +196,22 @@ impl<K: Stored> Part<'_, K> {
     /// the tile does not see are zero.
     #[inline(always)]
     fn transpose<S: Simd>(&self, simd: S, cache: &[u8], block: usize, keys: &mut [[f32; LANES]]) {
+        match self.kv {
+            KvDtype::F32 => self.transpose_as::<S, F32>(simd, cache, block, keys),
+            KvDtype::F16 => self.transpose_as::<S, F16>(simd, cache, block, keys),
+            KvDtype::Q8 => self.transpose_as::<S, Codes>(simd, cache, block, keys),
+        }
+    }
+
+    /// The same where heads are stored as `K`.
+    #[inline(always)]
+    fn transpose_as<S: Simd, K: Stored>(
+        &self,
+        simd: S,
+        cache: &[u8],
+        block: usize,
+        keys: &mut [[f32; LANES]],
+    ) {
         let mut heads = [K::head(&[], self.head_dim); LANES];
         for (lane, parts) in heads.iter_mut().enumerate() {
             if let Some(head) = self.head(simd, cache, block * LANES + lane) {
@@ -227,6 +233,26 @@ impl<K: Stored> Part<'_, K> {
     /// Widens the values of `positions` into `values`, where the first is that of `start`.
     #[inline(always)]
     fn widen<S: Simd>(
+        &self,
+        simd: S,
+        cache: &[u8],
+        positions: Range<usize>,
+        start: usize,
+        values: &mut [[f32; LANES]],
+        vectors: usize,
+    ) {
+        match self.kv {
+            KvDtype::F32 => self.widen_as::<S, F32>(simd, cache, positions, start, values, vectors),
+            KvDtype::F16 => self.widen_as::<S, F16>(simd, cache, positions, start, values, vectors),
+            KvDtype::Q8 => {
+                self.widen_as::<S, Codes>(simd, cache, positions, start, values, vectors)
+            }
+        }
+    }
+
+    /// The same where heads are stored as `K`.
+    #[inline(always)]
+    fn widen_as<S: Simd, K: Stored>(
         &self,
         simd: S,
         cache: &[u8],
