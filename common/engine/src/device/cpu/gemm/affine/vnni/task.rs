@@ -48,10 +48,9 @@ impl Task<'_> {
         self.weight.group / self.weight.bits.per_byte()
     }
 
-    /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of
-    /// outputs from `outputs.start` on; those past the last output are of no meaning, those past the last group are zeros
-    /// where `groups` ends with the matrix's, so that whole spans of groups can be computed with. Prefetches those of the
-    /// outputs behind if `ask`.
+    /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of outputs from
+    /// `outputs.start` on; those past the last output are of no meaning, those past the last group are zeros, so that
+    /// whole spans of groups can be computed with. Prefetches those of the outputs behind if `ask`, but for copies.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
     pub(crate) fn fill_params<const V: usize>(
         &self,
@@ -63,10 +62,12 @@ impl Task<'_> {
         for vector in 0..V {
             let mut copies = MaybeUninit::uninit();
             let first = outputs.start + vector * LANES;
-            let rows = self.param_rows(first, groups, ask, &mut copies);
-            // SAFETY: `rows` has a whole square.
-            let square =
-                unsafe { square(self.weight.params, rows.scales, rows.biases, rows.stride) };
+            let rows = match self.rows_in_place(first, groups, ask) {
+                Some(rows) => rows,
+                None => self.copied_rows(first, groups, &mut copies),
+            };
+            // SAFETY: `rows` has those of all groups of 16 outputs, in their places or as copies.
+            let square = unsafe { square(self.weight.params, &rows, groups.len()) };
             for (group, (scale, bias)) in square.into_iter().enumerate() {
                 params.scales[group][vector].write(scale);
                 params.biases[group][vector].write(bias);
@@ -74,9 +75,8 @@ impl Task<'_> {
         }
     }
 
-    /// Where scales and biases of `groups`, at most [`PARAM_GROUPS`], of the 16 outputs from `first` on are:
-    /// in their places, or in `copies`, with zeros past the end. Prefetches those of the outputs behind if
-    /// `ask`.
+    /// Where [`PARAM_GROUPS`] scales and biases from those of `groups` on are, of the 16 outputs from `first` on: in their
+    /// places, or in `copies`, with zeros past the end. Prefetches those of the outputs behind if `ask`, but for copies.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     #[inline]
     pub(crate) fn param_rows(
@@ -84,25 +84,42 @@ impl Task<'_> {
         first: usize,
         groups: &Range<usize>,
         ask: bool,
-        copies: &mut MaybeUninit<[[[Line; 1]; LANES]; 2]>,
+        copies: &mut Copies,
     ) -> ParamRows {
-        let row_bytes = self.weight.param_bytes();
-        let value_bytes = self.weight.params.bytes();
-        let at = groups.start * value_bytes;
-        let scales = self.weight.scales.get(first * row_bytes..).unwrap_or(&[]);
-        let biases = self.weight.biases.get(first * row_bytes..).unwrap_or(&[]);
-        let whole = scales.len() >= LANES * row_bytes;
-        if whole && at + PARAM_GROUPS * value_bytes <= row_bytes {
-            let (scales, biases) = (scales[at..].as_ptr(), biases[at..].as_ptr());
-            if ask {
-                for lane in LANES..2 * LANES {
-                    prefetch(scales.wrapping_add(lane * row_bytes));
-                    prefetch(biases.wrapping_add(lane * row_bytes));
-                }
-            }
-            return ParamRows { scales, biases, stride: row_bytes };
+        if groups.start + PARAM_GROUPS <= self.weight.groups()
+            && let Some(rows) = self.rows_in_place(first, groups, ask)
+        {
+            return rows;
         }
-        let copied = [scales, biases].map(|rows| padded_rows(rows, row_bytes, at));
+        self.copied_rows(first, groups, copies)
+    }
+
+    /// Where scales and biases from those of `groups` on are, to the end of each output, if there are 16 outputs from
+    /// `first` on. Prefetches those of the outputs behind if `ask`.
+    #[inline]
+    fn rows_in_place(&self, first: usize, groups: &Range<usize>, ask: bool) -> Option<ParamRows> {
+        let row_bytes = self.weight.param_bytes();
+        let at = first * row_bytes..(first + LANES) * row_bytes;
+        let of_groups = groups.start * self.weight.params.bytes();
+        let scales = self.weight.scales.get(at.clone())?[of_groups..].as_ptr();
+        let biases = self.weight.biases.get(at)?[of_groups..].as_ptr();
+        if ask {
+            for lane in LANES..2 * LANES {
+                prefetch(scales.wrapping_add(lane * row_bytes));
+                prefetch(biases.wrapping_add(lane * row_bytes));
+            }
+        }
+        Some(ParamRows { scales, biases, stride: row_bytes })
+    }
+
+    /// [`PARAM_GROUPS`] scales and biases from those of `groups` on, of the 16 outputs from `first` on, in `copies`, with zeros
+    /// past the end of an output or of the matrix.
+    fn copied_rows(&self, first: usize, groups: &Range<usize>, copies: &mut Copies) -> ParamRows {
+        let row_bytes = self.weight.param_bytes();
+        let copied = [self.weight.scales, self.weight.biases].map(|params| {
+            let rows = params.get(first * row_bytes..).unwrap_or(&[]);
+            padded_rows(rows, row_bytes, groups.start * self.weight.params.bytes())
+        });
         let [scales, biases] = copies.write(copied);
         let (scales, biases) = (scales.as_ptr().cast(), biases.as_ptr().cast());
         ParamRows { scales, biases, stride: CHUNK }
@@ -125,7 +142,10 @@ impl Task<'_> {
     }
 }
 
-/// Where [`PARAM_GROUPS`] scales and biases of each of 16 outputs are, `stride` bytes from one output to the next.
+/// [`PARAM_GROUPS`] scales of 16 outputs, and as many biases.
+pub(crate) type Copies = MaybeUninit<[[[Line; 1]; LANES]; 2]>;
+
+/// Where scales and biases of each of 16 outputs are, `stride` bytes from one output to the next.
 pub(crate) struct ParamRows {
     pub(crate) scales: *const u8,
     pub(crate) biases: *const u8,
@@ -183,19 +203,20 @@ pub(crate) fn padded_rows<const N: usize>(
     padded
 }
 
-/// Scales and biases of 16 groups of 16 outputs as f32: a vector of outputs for each group.
+/// Scales and biases of 16 groups of 16 outputs as f32: a vector of outputs for each group, zeros past the first `count`
+/// groups.
 ///
 /// # Safety
-/// At `scales` and after it, `stride` bytes apart, 16 values of type `float` can be read for each
-/// output, and so at `biases`.
+/// `count` is at most 16, and `rows` has so many scales and biases of type `float` of each of 16 outputs.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
 #[inline]
 unsafe fn square(
     float: FloatType,
-    scales: *const u8,
-    biases: *const u8,
-    stride: usize,
+    &ParamRows { scales, biases, stride }: &ParamRows,
+    count: usize,
 ) -> [(__m512i, __m512i); LANES] {
+    // The mask reads those alone: experts have many short rows, copies of which took a twentieth of a token's time.
+    let mask = ((1u32 << count) - 1) as u16;
     let mut both = [(_mm512_setzero_si512(), _mm512_setzero_si512()); LANES];
     let mut rows = [_mm512_setzero_si512(); LANES];
     if float == FloatType::F32 {
@@ -203,8 +224,9 @@ unsafe fn square(
         for lane in 0..LANES {
             // SAFETY: the caller's promise.
             unsafe {
-                rows[lane] = _mm512_loadu_si512(scales.wrapping_add(lane * stride).cast());
-                more[lane] = _mm512_loadu_si512(biases.wrapping_add(lane * stride).cast());
+                let load = |from: *const u8| _mm512_maskz_loadu_epi32(mask, from.cast());
+                rows[lane] = load(scales.wrapping_add(lane * stride));
+                more[lane] = load(biases.wrapping_add(lane * stride));
             }
         }
         // SAFETY: this function has the instructions.
@@ -218,8 +240,10 @@ unsafe fn square(
         let (scales, biases) =
             (scales.wrapping_add(lane * stride), biases.wrapping_add(lane * stride));
         // SAFETY: the caller's promise.
-        let (scales, biases) =
-            unsafe { (_mm256_loadu_si256(scales.cast()), _mm256_loadu_si256(biases.cast())) };
+        let (scales, biases) = unsafe {
+            let load = |from: *const u8| _mm256_maskz_loadu_epi16(mask, from.cast());
+            (load(scales), load(biases))
+        };
         *row = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(scales), biases);
     }
     // Columns of pairs: eight of scales, eight of biases.
@@ -243,5 +267,55 @@ fn halves(float: FloatType, pairs: __m512i) -> (__m512i, __m512i) {
         (widen(pairs), widen(upper))
     } else {
         (_mm512_slli_epi32::<16>(pairs), _mm512_slli_epi32::<16>(upper))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cpu::element::{Bf16, Element, F16, F32};
+    use crate::device::cpu::isa::tier::Tier;
+
+    /// Numbers that all types have, as many as there are in so many groups, and nothing behind them.
+    fn stored(float: FloatType, count: usize, sign: f32) -> Vec<u8> {
+        let values: Vec<f32> = (0..LANES * count).map(|at| sign * (1 + at) as f32).collect();
+        let mut bytes = vec![0; values.len() * float.bytes()];
+        match float {
+            FloatType::F32 => F32::store(&values, &mut bytes),
+            FloatType::F16 => F16::store(&values, &mut bytes),
+            FloatType::BF16 => Bf16::store(&values, &mut bytes),
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_short_block_is_read_to_its_end_and_zeros_follow() {
+        if !Tier::all().into_iter().any(|tier| tier.avx512().is_some()) {
+            return; // As everywhere, the tiers that this processor has.
+        }
+        for float in [FloatType::F32, FloatType::F16, FloatType::BF16] {
+            for count in 1..=PARAM_GROUPS {
+                let [scales, biases] = [1.0, -1.0].map(|sign| stored(float, count, sign));
+                let stride = count * float.bytes();
+                let rows = ParamRows { scales: scales.as_ptr(), biases: biases.as_ptr(), stride };
+                let mut lines = [[Line::ZERO; 2]; PARAM_GROUPS];
+                // SAFETY: so many of 16 outputs are there, and this processor has the instructions.
+                unsafe {
+                    for (lines, (scale, bias)) in lines.iter_mut().zip(square(float, &rows, count))
+                    {
+                        lines[0].write(scale);
+                        lines[1].write(bias);
+                    }
+                }
+                for (group, [scale, bias]) in lines.into_iter().enumerate() {
+                    for lane in 0..LANES {
+                        let there = (group < count).then_some((1 + lane * count + group) as f32);
+                        let found = [scale.lane(lane), bias.lane(lane)];
+                        let wanted = there.map_or([0.0; 2], |value| [value, -value]);
+                        assert_eq!(found, wanted, "{float:?}: {group} of {count}, {lane}");
+                    }
+                }
+            }
+        }
     }
 }
