@@ -2,8 +2,8 @@
 //! that are stored as what they differ from one, and their experts.
 
 use super::decoder::Decoder;
-use super::hybrid;
 use super::mixture::{self, Mixture};
+use super::{hybrid, mlx};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -70,7 +70,7 @@ pub(super) fn model(
     };
     let layers = attends.into_iter().enumerate().map(layer).collect();
     let model = decoder.model(layers, false);
-    Ok(if mlx { hybrid::with_taps_first(model) } else { model })
+    Ok(if mlx { mlx::with_taps_first(model) } else { model })
 }
 
 fn delta(

@@ -3,8 +3,6 @@
 use super::decoder::Decoder;
 use crate::model::error::ConfigError;
 use crate::model::fields::{Fields, wrong};
-use crate::model::spec::Op;
-use crate::model::whole::ModelSpec;
 
 /// The kind of every layer: as the list `layer_types` has it in these words, or as `default` says where there is no list.
 ///
@@ -33,23 +31,4 @@ pub(super) fn kinds<K: Copy>(
         known.map(|(_, kind)| *kind).ok_or_else(unknown)
     };
     types.iter().enumerate().map(kind).collect()
-}
-
-/// Whether the files are of MLX, which has some tensors in another form: its configurations say so where it packed matrices.
-/// Where it did not, its convolutions are refused by their shape.
-pub(super) fn is_of_mlx(fields: &Fields<'_>) -> bool {
-    fields.object("quantization").is_ok_and(|it| it.is_some())
-}
-
-/// The model with convolutions as MLX has them, but for those that are parts of sums.
-pub(super) fn with_taps_first(mut model: ModelSpec) -> ModelSpec {
-    for branch in model.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
-        match &mut branch.op {
-            Op::ShortConvolution(it) => it.convolution.taps_first = true,
-            Op::Delta(it) => it.convolutions.iter_mut().for_each(|it| it.taps_first = true),
-            Op::Mamba(it) => it.convolution.taps_first = true,
-            _ => {}
-        }
-    }
-    model
 }

@@ -1,7 +1,7 @@
 //! What LFM2's families share, with experts and without: gated short convolutions on most layers, attention on the others.
 
 use super::decoder::{Decoder, Reading};
-use super::hybrid;
+use super::{hybrid, mlx};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -98,5 +98,5 @@ pub(super) fn model(
     let model = decoder.model(layers, true);
     let tied = fields.flag("tie_embedding")?.unwrap_or(model.tie_word_embeddings);
     let model = ModelSpec { final_norm, tie_word_embeddings: tied, ..model };
-    Ok(if hybrid::is_of_mlx(fields) { hybrid::with_taps_first(model) } else { model })
+    Ok(if mlx::is_of_mlx(fields) { mlx::with_taps_first(model) } else { model })
 }

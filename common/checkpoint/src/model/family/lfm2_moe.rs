@@ -4,7 +4,7 @@
 
 use super::entry::Family;
 use super::mixture::{self, Mixture};
-use super::{hybrid, lfm};
+use super::{lfm, mlx};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -36,7 +36,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     // MLX calls those of the first layers as it does experts.
     let names = ["gate_proj", "up_proj", "down_proj"].map(|it| format!("feed_forward.{it}"));
     let [gate, up, down] = names.map(Name::Owned);
-    let dense_mlp = match hybrid::is_of_mlx(fields) {
+    let dense_mlp = match mlx::is_of_mlx(fields) {
         true => {
             MlpSpec { gate_up: GateUp::Gated(Joined::Separate([gate, up])), down, ..mlp.clone() }
         }

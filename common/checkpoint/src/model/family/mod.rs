@@ -39,6 +39,7 @@ mod mistral;
 mod mistral3;
 mod mixtral;
 mod mixture;
+mod mlx;
 mod multipliers;
 mod nemotron_h;
 mod olmo2;

@@ -4,7 +4,7 @@
 
 use super::entry::Family;
 use super::wrapper::Wrapper;
-use super::{gated_delta, hybrid, qwen};
+use super::{gated_delta, mlx, qwen};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::spec::Op;
@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family =
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let architecture = FAMILY.architecture;
-    let wrapper = match hybrid::is_of_mlx(fields) {
+    let wrapper = match mlx::is_of_mlx(fields) {
         false => Wrapper { texts: &[("qwen3_5_text", read_text)], ..qwen::WRAPPER },
         true => Wrapper { texts: &[("qwen3_5_text", read_mlx)], ..qwen::of_mlx(qwen::WRAPPER) },
     };
@@ -26,7 +26,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
 }
 
 fn read_text(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    read_with(fields, hybrid::is_of_mlx(fields))
+    read_with(fields, mlx::is_of_mlx(fields))
 }
 
 fn read_mlx(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {

@@ -4,7 +4,7 @@
 
 use super::entry::Family;
 use super::mixture::sparse_layers_by_step;
-use super::{gated_delta, hybrid};
+use super::{gated_delta, mlx};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::recurrent::DeltaInputs;
@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family =
 const ROTARY: Rotary = Rotary { part: 0.25, ..Rotary::PARTIAL };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let mlx = hybrid::is_of_mlx(fields);
+    let mlx = mlx::is_of_mlx(fields);
     let decoder = gated_delta::decoder(fields, FAMILY.architecture, ROTARY, mlx)?;
     let mlp = decoder.mlp(fields)?;
     let renormalise = fields.flag("norm_topk_prob")?.unwrap_or(true);
