@@ -73,6 +73,20 @@ pub(crate) const PACKED: &[&str] = &[
     "qwen3_5-mlx4",
     "qwen3-next-mlx4",
     "gpt-oss-mlx",
+    "deepseek-v3-mlx4",
+    "ernie4-5-moe-mlx4",
+    "gemma4-moe-mlx4",
+    "granite-hybrid-mlx4",
+    "granite-hybrid-dense-mlx4",
+    "nemotron-h-mlx4",
+    "kimi-linear-mlx4",
+    "falcon-h1-mlx4",
+    "laguna-mlx4",
+    "apertus-mlx4",
+    "llama4-mlx4",
+    "starcoder2-mlx4",
+    "gemma4-e-mlx4",
+    "gemma3n-mlx4",
 ];
 /// Models with routers. Between two experts whose scores are nearly equal, what is rounded may choose the other one: that
 /// row's result is another then, by more than rounding moves it, and those of later rows are a little.
@@ -103,6 +117,14 @@ const ROUTED: &[&str] = &[
     "qwen3-moe-fp8",
     "gpt-oss-mxfp4",
     "gpt-oss-mlx",
+    "deepseek-v3-mlx4",
+    "ernie4-5-moe-mlx4",
+    "gemma4-moe-mlx4",
+    "granite-hybrid-mlx4",
+    "nemotron-h-mlx4",
+    "kimi-linear-mlx4",
+    "laguna-mlx4",
+    "llama4-mlx4",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;
@@ -120,6 +142,9 @@ const RECURRENT: &[&str] = &[
     "nemotron-h",
     "nemotron-h-latent",
     "kimi-linear",
+    "granite-hybrid-mlx4",
+    "nemotron-h-mlx4",
+    "kimi-linear-mlx4",
 ];
 
 /// What may differ of a model's answers where the logits of no row are off by more than `tolerance`, unless other experts

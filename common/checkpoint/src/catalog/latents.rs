@@ -9,7 +9,7 @@ use crate::model::ModelSpec;
 pub(super) fn part(tensors: &mut [StoredTensor], model: &mut ModelSpec) {
     let names: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     model.part_latents(|name| names.contains(name));
-    let of_heads: HashSet<String> = model.weights_of_heads().collect();
+    let of_heads: HashSet<String> = model.tensors_of_heads().collect();
     for tensor in tensors.iter_mut().filter(|tensor| of_heads.contains(&tensor.name)) {
         if let [heads, rows, columns] = tensor.shape[..] {
             tensor.shape = vec![heads.saturating_mul(rows), columns];

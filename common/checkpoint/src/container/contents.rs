@@ -1,6 +1,7 @@
 //! What a container gives.
 
 use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,13 @@ pub struct Stored {
     pub tensors: Vec<StoredTensor>,
     /// What is odd but does not matter, as sentences.
     pub warnings: Vec<String>,
+}
+
+impl Stored {
+    /// What the tensors are called.
+    pub(crate) fn names(&self) -> HashSet<&str> {
+        self.tensors.iter().map(|tensor| tensor.name.as_str()).collect()
+    }
 }
 
 /// One file of a checkpoint.

@@ -14,6 +14,8 @@ use super::limit;
 pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
     understood: RefCell<BTreeSet<String>>,
+    /// Whether the files are in MLX's form, where families have one.
+    pub(super) is_of_mlx: bool,
 }
 
 impl<'a> Fields<'a> {
@@ -25,7 +27,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn of(map: &'a Map<String, Value>) -> Self {
-        Self { map, understood: RefCell::default() }
+        Self { map, understood: RefCell::default(), is_of_mlx: false }
     }
 
     /// The value, unless absent or null.

@@ -27,17 +27,18 @@ impl ModelSpec {
         }
     }
 
-    /// Weights that files may have as one matrix of each head, `[heads, rows, columns]`.
-    pub(crate) fn weights_of_heads(&self) -> impl Iterator<Item = String> {
+    /// Tensors that files may have as one matrix of each head, `[heads, rows, columns]`: weights, or their parts.
+    pub(crate) fn tensors_of_heads<'a>(&'a self) -> impl Iterator<Item = String> + use<'a> {
         self.layers.iter().enumerate().flat_map(move |(layer, spec)| {
             let modules = spec.ops().filter_map(|op| match op {
                 Op::Latent(LatentSpec { keys: Some(keys), up, .. }) => Some([keys, up]),
                 _ => None,
             });
-            let name = move |module: &Name| {
-                self.layer_tensor_name(layer, &format!("{module}{}", Part::Weight.ending()))
+            let names = move |module: &'a Name| {
+                let name = move |part: Part| format!("{module}{}", part.ending());
+                Part::ALL.map(name).map(|leaf| self.layer_tensor_name(layer, &leaf))
             };
-            modules.flatten().map(name)
+            modules.flatten().flat_map(names)
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Names of tensors outside of layers, and of layers, where files of one family have them in more than one way.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::given::GivenSpec;
 use super::parts::{Name, NormSpec};
@@ -26,6 +27,16 @@ impl ModelSpec {
             true => Cow::Owned(self.clone().renamed(other)),
             false => Cow::Borrowed(self),
         }
+    }
+
+    /// What the model cannot do without and is not among these names, neither by itself nor with that of all experts.
+    pub(crate) fn missing_in(&self, names: &HashSet<&str>) -> Vec<String> {
+        let is_there = |name: &String| {
+            let mut slices = self.expert_slices(name);
+            names.contains(name.as_str()) || slices.any(|it| names.contains(it.name.as_str()))
+        };
+        let required = self.required_tensors().into_iter().map(|required| required.name);
+        required.filter(|name| !is_there(name)).collect()
     }
 
     /// The same with other names: of what is outside of layers, and of how those of layers begin.

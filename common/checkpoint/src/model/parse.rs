@@ -1,6 +1,7 @@
 //! From the bytes of a `config.json` to a specification.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use serde_json::Value;
 
@@ -8,8 +9,9 @@ use super::error::ConfigError;
 use super::family;
 use super::fields::Fields;
 use super::limit::MAX_CONFIG_BYTES;
-use super::quantization;
+use super::quantization::{self, Quantization};
 use super::whole::ModelSpec;
+use crate::layout::Packing;
 
 /// What Python writes for numbers that JSON has no words for.
 const NO_NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
@@ -61,7 +63,35 @@ impl ModelSpec {
     /// # Errors
     /// [`ConfigError`], naming the field, for what is malformed and for what is not supported.
     pub fn parse(config_json: &[u8]) -> Result<ModelSpec, ConfigError> {
-        ModelSpec::parse_value(&read(config_json)?)
+        ModelSpec::parse_value(&read(config_json)?, true)
+    }
+
+    /// The specification of files that hold tensors called `names`, where `self` is what their configuration says: under the
+    /// names that these have. What is packed as MLX does it is in the Hub's form where that has other names, and all of them are
+    /// there.
+    pub fn of_files(self, config_json: &[u8], names: &HashSet<&str>) -> ModelSpec {
+        let named = |spec: ModelSpec| {
+            let mut spec = spec.named_as(names.iter().copied()).into_owned();
+            spec.part_latents(|name| names.contains(name));
+            spec
+        };
+        let spec = named(self);
+        let is_of_mlx = |it: &Quantization| matches!(it.packing(), Packing::Mlx);
+        if !spec.quantization.as_ref().is_some_and(is_of_mlx) {
+            return spec;
+        }
+        let of_hub = read(config_json).and_then(|value| ModelSpec::parse_value(&value, false));
+        let required = |spec: &ModelSpec| -> Vec<String> {
+            spec.required_tensors().into_iter().map(|required| required.name).collect()
+        };
+        match of_hub.map(named) {
+            Ok(of_hub)
+                if required(&of_hub) != required(&spec) && of_hub.missing_in(names).is_empty() =>
+            {
+                of_hub
+            }
+            _ => spec,
+        }
     }
 
     /// The same where a file beside it says how matrices are stored (`hf_quant_config.json` of NVIDIA's Model Optimizer), which
@@ -78,11 +108,13 @@ impl ModelSpec {
         {
             fields.insert(quantization::FIELDS[1].to_owned(), said);
         }
-        ModelSpec::parse_value(&value)
+        ModelSpec::parse_value(&value, true)
     }
 
-    fn parse_value(value: &Value) -> Result<ModelSpec, ConfigError> {
-        let fields = Fields::new(value)?;
+    /// `may_be_of_mlx`: whether what MLX packed is in MLX's form.
+    fn parse_value(value: &Value, may_be_of_mlx: bool) -> Result<ModelSpec, ConfigError> {
+        let mut fields = Fields::new(value)?;
+        fields.is_of_mlx = may_be_of_mlx && quantization::is_of_mlx(&fields);
         let family = family::of(&fields)?;
         let mut spec = (family.read)(&fields)?;
         spec.quantization = quantization::read(&fields)?;

@@ -31,6 +31,8 @@ struct Stacks {
     down: &'static str,
     /// How the numbers of one expert lie.
     layout: Layout,
+    /// Whether it is of models alone that have gate and up of an expert in one.
+    is_joined: bool,
 }
 
 /// How the numbers of one expert lie in a tensor that has those of all.
@@ -61,11 +63,16 @@ const USUAL: Stacks = Stacks {
     both: "gate_up_proj",
     down: "down_proj",
     layout: Layout::Rows,
+    is_joined: false,
 };
-/// As the Hub's files have those of some.
+/// As the Hub's files have those of some,
 const OF_HUB: Stacks = Stacks { beginning: OF_EACH, weight: "", ..USUAL };
-/// As mlx-lm has those of `dots1` and of gpt-oss.
+/// and of Gemma 4.
+const OF_HUB_JOINED: Stacks = Stacks { is_joined: true, ..OF_HUB };
+/// As mlx-lm has those of `dots1`, of gpt-oss and of Llama 4,
 const OF_DOTS: Stacks = Stacks { beginning: OF_EACH, ..USUAL };
+/// and those of Gemma 4.
+const OF_GEMMA4: Stacks = Stacks { beginning: "experts.switch_glu.", ..USUAL };
 /// As the Hub's files have those of Llama 4,
 const OF_LLAMA4: Stacks = Stacks { layout: Layout::Columns, ..OF_HUB };
 /// and of gpt-oss.
@@ -80,15 +87,15 @@ const OF_GRANITE: Stacks =
 /// Families with others, by architecture; the first of them is what is written.
 const OTHERS: [(&str, &[Stacks]); 10] = [
     ("Dots1ForCausalLM", &[OF_DOTS]),
-    ("Gemma4ForCausalLM", &[OF_HUB]),
-    ("Gemma4ForConditionalGeneration", &[OF_HUB]),
-    ("Gemma4UnifiedForConditionalGeneration", &[OF_HUB]),
+    ("Gemma4ForCausalLM", &[OF_HUB_JOINED, OF_GEMMA4]),
+    ("Gemma4ForConditionalGeneration", &[OF_HUB_JOINED, OF_GEMMA4]),
+    ("Gemma4UnifiedForConditionalGeneration", &[OF_HUB_JOINED, OF_GEMMA4]),
     ("Qwen3_5MoeForCausalLM", &[USUAL, OF_HUB]),
     ("Qwen3_5MoeForConditionalGeneration", &[USUAL, OF_HUB]),
     ("GraniteMoeHybridForCausalLM", &[USUAL, OF_GRANITE]),
     ("GptOssForCausalLM", &[OF_GPT_OSS, OF_GPT_OSS_PACKED, OF_DOTS, USUAL]),
-    ("Llama4ForCausalLM", &[OF_LLAMA4]),
-    ("Llama4ForConditionalGeneration", &[OF_LLAMA4]),
+    ("Llama4ForCausalLM", &[OF_LLAMA4, OF_DOTS]),
+    ("Llama4ForConditionalGeneration", &[OF_LLAMA4, OF_DOTS]),
 ];
 
 /// How this model's stacks may be called.
@@ -164,6 +171,7 @@ impl Mixture<'_> {
     fn modules(&self, stacks: &Stacks) -> Vec<(Vec<&str>, &'static str)> {
         let MlpSpec { gate_up, down, .. } = &self.experts.expert;
         match gate_up {
+            GateUp::Gated(Joined::Separate(_)) if stacks.is_joined => Vec::new(),
             GateUp::Gated(Joined::Separate([gate, up])) if stacks.layout != Layout::Rows => {
                 vec![(vec![gate, up], stacks.both), (vec![down], stacks.down)]
             }
@@ -191,12 +199,24 @@ fn split<'a>(leaf: &'a str, [weight, bias]: [&str; 2]) -> (&'a str, &'a str) {
 impl ModelSpec {
     /// Where MLX has what is called `name`, a module of an expert or a tensor of one; `None` for anything else.
     pub fn expert_slice(&self, name: &str) -> Option<ExpertSlice> {
-        let (found, rest) = self.mixture(name)?;
-        let (number, leaf) = rest.strip_prefix(OF_EACH)?.split_once('.')?;
-        let (index, count) = (decimal(number)?, found.experts.count);
-        let stacks = stacks(self).first()?;
-        let name = found.name_of_all(self, stacks, leaf).filter(|_| index < count)?;
-        Some(ExpertSlice { name, index, count })
+        self.expert_slices(name).next()
+    }
+
+    /// The same, and where other files of the family have it.
+    pub(crate) fn expert_slices<'a>(&'a self, name: &'a str) -> impl Iterator<Item = ExpertSlice> {
+        let of_one = || {
+            let (found, rest) = self.mixture(name)?;
+            let (number, leaf) = rest.strip_prefix(OF_EACH)?.split_once('.')?;
+            let index = decimal(number).filter(|index| *index < found.experts.count)?;
+            Some((found, index, leaf))
+        };
+        of_one().into_iter().flat_map(move |(found, index, leaf)| {
+            let slice = move |stacks| {
+                let name = found.name_of_all(self, stacks, leaf)?;
+                Some(ExpertSlice { name, index, count: found.experts.count })
+            };
+            stacks(self).iter().filter_map(slice)
+        })
     }
 
     /// Whether a tensor of this name has those of all experts of a layer.

@@ -29,7 +29,9 @@ impl Container for Apr {
         let config = head.config().map_err(|cause| Error::Apr { path: path.into(), cause })?;
         let spec = ModelSpec::parse(&config)
             .map_err(|cause| Error::Config { path: path.into(), cause })?;
-        Ok(Contents { spec, stored: stored(path, (head, file, file_bytes), Some(config))? })
+        let stored = stored(path, (head, file, file_bytes), Some(config.clone()))?;
+        let spec = spec.of_files(&config, &stored.names());
+        Ok(Contents { spec, stored })
     }
 
     fn stored(&self, path: &Path) -> Result<Stored, Error> {

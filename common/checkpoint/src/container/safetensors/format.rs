@@ -48,8 +48,7 @@ impl Container for Safetensors {
         };
         let spec = spec.map_err(|cause| Error::Config { path: path_of_fault, cause })?;
         let stored = stored(path, Some(&spec))?;
-        let names = stored.tensors.iter().map(|tensor| tensor.name.as_str());
-        let spec = spec.named_as(names).into_owned();
+        let spec = spec.of_files(&json, &stored.names());
         Ok(Contents { spec, stored })
     }
 

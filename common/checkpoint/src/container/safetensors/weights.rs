@@ -97,14 +97,7 @@ fn from_either(
     let names: HashSet<&str> = weights.tensors.iter().map(|(_, t)| t.name.as_str()).collect();
     let spec = spec.map(|spec| spec.named_as(names.iter().copied()));
     let spec = spec.as_deref();
-    let required = spec.map(ModelSpec::required_tensors).into_iter().flatten();
-    let required = required.map(|required| required.name);
-    let is_stacked = |name: &str| {
-        let slice = spec.and_then(|spec| spec.expert_slice(name));
-        slice.is_some_and(|slice| names.contains(slice.name.as_str()))
-    };
-    let is_missing = |name: &String| !names.contains(name.as_str()) && !is_stacked(name);
-    let missing: Vec<String> = required.filter(is_missing).collect();
+    let missing = spec.map(|spec| spec.missing_in(&names)).unwrap_or_default();
     if !missing.is_empty() {
         return Err(WeightsError::Ambiguous { directory: directory.into(), missing }.into());
     }

@@ -5,6 +5,7 @@
 use super::decoder::Decoder;
 use super::entry::Family;
 use super::mixture::{self, Mixture, SHARED};
+use super::mlx::is_of_mlx;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -31,7 +32,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let mlp = decoder.mlp(fields)?;
     let least = fields.optional_number("moe_norm_min", 0.0, 1.0)?.unwrap_or(1e-12);
     let router = RouterSpec {
-        correction: Some(CORRECTION),
+        correction: (!is_of_mlx(fields)).then_some(CORRECTION), // MLX's files have none any more.
         renormalise: Some(least as f32),
         ..mixture::softmax("mlp.gate", true)
     };

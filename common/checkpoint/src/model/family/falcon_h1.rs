@@ -4,6 +4,7 @@
 
 use super::decoder::Decoder;
 use super::entry::Family;
+use super::mlx::{is_of_mlx, with_taps_first};
 use super::state_space::{self, numbers};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
@@ -29,18 +30,23 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         let given = fields.optional_number(field, 0.0, limit::FACTOR)?;
         Ok::<_, ConfigError>(given.unwrap_or(1.0))
     };
-    let mamba = mamba(&decoder, fields, factor("ssm_in_multiplier")?)?;
+    // MLX has most multipliers in the weights (`falcon_h1` in mlx-lm), but neither the one of keys nor that of what values are
+    // made of.
+    let mlx = is_of_mlx(fields);
+    let own = |factor: f64| if mlx { 1.0 } else { factor };
+    let mamba = mamba(&decoder, fields, factor("ssm_in_multiplier")?, mlx)?;
     let (input, keys) = (factor("attention_in_multiplier")?, factor("key_multiplier")?);
     let plain = decoder.attention();
     // Queries and keys, and so their products twice.
-    let attention = AttentionSpec { scale: plain.scale * input * input * keys, ..plain };
+    let scale = plain.scale * own(input) * own(input) * keys;
+    let attention = AttentionSpec { scale, ..plain };
     let [gate, network] = numbers(fields, "mlp_multipliers")?.unwrap_or([1.0; 2]);
     let mlp = MlpSpec {
         gate_up: GateUp::Gated(Joined::Separate(
             ["feed_forward.gate_proj", "feed_forward.up_proj"].map(Name::Borrowed),
         )),
         down: Name::Borrowed("feed_forward.down_proj"),
-        gate_multiplier: Some(gate as f32),
+        gate_multiplier: Some(own(gate) as f32),
         ..decoder.mlp(fields)?
     };
     let part = |op, multiplier: f64| {
@@ -48,8 +54,8 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         Op::Normed(Box::new(NormedSpec { pre: None, op, post: None, multiplier }))
     };
     let both = Op::Sum(vec![
-        part(Op::Mamba(mamba), factor("ssm_out_multiplier")?),
-        part(Op::Attention(attention), factor("attention_out_multiplier")? * input),
+        part(Op::Mamba(mamba), own(factor("ssm_out_multiplier")?)),
+        part(Op::Attention(attention), own(factor("attention_out_multiplier")?) * input),
     ]);
     let branch = |norm, op, multiplier| Branch {
         multiplier,
@@ -57,24 +63,35 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     };
     let layer = LayerSpec::of(vec![
         branch("input_layernorm", both, 1.0),
-        branch("pre_ff_layernorm", Op::Mlp(mlp), network as f32),
+        branch("pre_ff_layernorm", Op::Mlp(mlp), own(network) as f32),
     ]);
     let (embedding, logits) = (factor("embedding_multiplier")?, factor("lm_head_multiplier")?);
     let layers = vec![layer; decoder.num_layers];
     let final_norm = decoder.norm("model.final_layernorm");
-    let logits = LogitsSpec { multiplier: logits as f32, softcap: None };
     let model = decoder.model(layers, false);
-    Ok(ModelSpec { embedding_multiplier: embedding as f32, final_norm, logits, ..model })
+    let of_head = match mlx && model.tie_word_embeddings {
+        true => logits / embedding, // The head has what the embedding was multiplied with.
+        false => own(logits),
+    };
+    let logits = LogitsSpec { multiplier: of_head as f32, softcap: None };
+    let embedding_multiplier = own(embedding) as f32;
+    let model = if mlx { with_taps_first(model) } else { model };
+    Ok(ModelSpec { embedding_multiplier, final_norm, logits, ..model })
 }
 
-fn mamba(decoder: &Decoder, fields: &Fields<'_>, input: f64) -> Result<MambaSpec, ConfigError> {
+fn mamba(
+    decoder: &Decoder,
+    fields: &Fields<'_>,
+    input: f64,
+    mlx: bool,
+) -> Result<MambaSpec, ConfigError> {
     let inner = fields.optional_size("mamba_d_ssm", limit::INNER)?;
     let mamba = state_space::read(decoder, fields, inner)?;
     let parts = numbers::<5>(fields, "ssm_multipliers")?.unwrap_or([1.0; 5]);
     let before_gate = fields.flag("mamba_norm_before_gate")?.unwrap_or(true);
     let has_norm = fields.flag("mamba_rms_norm")?.unwrap_or(false);
     Ok(MambaSpec {
-        multipliers: Some(parts.map(|part| (part * input) as f32)),
+        multipliers: (!mlx).then(|| parts.map(|part| (part * input) as f32)),
         norm: mamba.norm.filter(|_| has_norm),
         norm_groups: mamba.groups,
         norm_before_gate: before_gate,

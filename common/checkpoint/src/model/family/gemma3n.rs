@@ -9,7 +9,7 @@ use serde_json::Map;
 use super::decoder::{Decoder, Reading};
 use super::entry::Family;
 use super::small_gemma;
-use super::wrapper::Wrapper;
+use super::wrapper::{AS_MLX_HAS_THEM, Wrapper};
 use crate::model::error::ConfigError;
 use crate::model::fields::{Fields, wrong};
 use crate::model::limit;
@@ -31,7 +31,7 @@ const WRAPPER: Wrapper = Wrapper {
     architecture: FAMILY.architecture,
     replaced: "model.",
     prefix: "model.language_model.",
-    other_names: &[],
+    other_names: AS_MLX_HAS_THEM,
     defaults: Map::new,
     texts: &[("gemma3n_text", read_text)],
     others: &[
@@ -39,6 +39,10 @@ const WRAPPER: Wrapper = Wrapper {
         "model.embed_vision.",
         "model.audio_tower.",
         "model.embed_audio.",
+        "vision_tower.",
+        "embed_vision.",
+        "audio_tower.",
+        "embed_audio.",
     ],
     tied: true,
     fields: &[

@@ -9,8 +9,9 @@ use serde_json::Map;
 use super::decoder::Decoder;
 use super::entry::Family;
 use super::mixture::{self, Mixture};
+use super::mlx::is_of_mlx;
 use super::small_gemma;
-use super::wrapper::Wrapper;
+use super::wrapper::{AS_MLX_HAS_THEM, Wrapper};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -38,7 +39,7 @@ const WRAPPER: Wrapper = Wrapper {
     architecture: FAMILY.architecture,
     replaced: "model.",
     prefix: "model.language_model.",
-    other_names: &[],
+    other_names: AS_MLX_HAS_THEM,
     defaults: Map::new,
     texts: &[("gemma4_text", read_text)],
     others: &[
@@ -47,6 +48,11 @@ const WRAPPER: Wrapper = Wrapper {
         "model.vision_embedder.",
         "model.audio_tower.",
         "model.embed_audio.",
+        "vision_tower.",
+        "embed_vision.",
+        "vision_embedder.",
+        "audio_tower.",
+        "embed_audio.",
     ],
     tied: true,
     fields: &[
@@ -90,23 +96,30 @@ const MIXTURE: Mixture = Mixture {
 };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    WRAPPER.read(fields)
+    const MLX: Wrapper =
+        Wrapper { texts: &[("gemma4_text", |fields| read_with(fields, OF_TEXT, true))], ..WRAPPER };
+    if is_of_mlx(fields) { MLX.read(fields) } else { WRAPPER.read(fields) }
 }
 
 fn read_unified(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let texts = &[("gemma4_unified_text", read_unified_text as _)];
-    Wrapper { architecture: UNIFIED.architecture, texts, ..WRAPPER }.read(fields)
+    const PLAIN: Wrapper = Wrapper {
+        architecture: UNIFIED.architecture,
+        texts: &[("gemma4_unified_text", |fields| read_with(fields, OF_UNIFIED, false))],
+        ..WRAPPER
+    };
+    const MLX: Wrapper = Wrapper {
+        texts: &[("gemma4_unified_text", |fields| read_with(fields, OF_UNIFIED, true))],
+        ..PLAIN
+    };
+    if is_of_mlx(fields) { MLX.read(fields) } else { PLAIN.read(fields) }
 }
 
 fn read_text(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    read_with(fields, OF_TEXT)
+    read_with(fields, OF_TEXT, is_of_mlx(fields))
 }
 
-fn read_unified_text(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    read_with(fields, OF_UNIFIED)
-}
-
-fn read_with(fields: &Fields<'_>, defaults: Defaults) -> Result<ModelSpec, ConfigError> {
+/// `mlx`: whether the files are of MLX, which has gate and up of experts apart.
+fn read_with(fields: &Fields<'_>, defaults: Defaults, mlx: bool) -> Result<ModelSpec, ConfigError> {
     if fields.object("rope_parameters")?.is_none() {
         // The reference has rotations of its own then, and passes what older files say by.
         return Err(ConfigError::Missing { field: "rope_parameters".to_owned() });
@@ -125,7 +138,7 @@ fn read_with(fields: &Fields<'_>, defaults: Defaults) -> Result<ModelSpec, Confi
     let shared = fields.flag("attention_k_eq_v")?.unwrap_or(false);
     let softcap = fields.optional_number("final_logit_softcapping", 0.0, limit::FACTOR)?;
     let mlp = decoder.mlp_with(fields, Activation::GeluTanh)?;
-    let (second, wider) = networks(&decoder, fields, mlp)?;
+    let (second, wider) = networks(&decoder, fields, mlp, mlx)?;
     let rule = WindowRule::All { default: Some(defaults.window), but_each: Some(6) };
     let mut windows = window::read(fields, TEXT.architecture, rule, decoder.num_layers)?;
     if let Some(last) = windows.last_mut() {
@@ -206,15 +219,21 @@ fn networks(
     decoder: &Decoder,
     fields: &Fields<'_>,
     mlp: MlpSpec,
+    mlx: bool,
 ) -> Result<(Branch, Branch), ConfigError> {
     let inner_size = mlp.inner_size.saturating_mul(2);
-    let wider = network(decoder, fields, MlpSpec { inner_size, ..mlp.clone() })?;
-    Ok((network(decoder, fields, mlp)?, wider))
+    let wider = network(decoder, fields, MlpSpec { inner_size, ..mlp.clone() }, mlx)?;
+    Ok((network(decoder, fields, mlp, mlx)?, wider))
 }
 
 /// The second branch of a layer: a network, or the sum of one and of a mixture, each with norms of its own; what chooses
 /// experts sees the hidden states themselves.
-fn network(decoder: &Decoder, fields: &Fields<'_>, mlp: MlpSpec) -> Result<Branch, ConfigError> {
+fn network(
+    decoder: &Decoder,
+    fields: &Fields<'_>,
+    mlp: MlpSpec,
+    mlx: bool,
+) -> Result<Branch, ConfigError> {
     let norm = |path| Some(decoder.norm(path));
     let (before, after) = ("pre_feedforward_layernorm", norm("post_feedforward_layernorm"));
     if !fields.flag("enable_moe_block")?.unwrap_or(false) {
@@ -233,7 +252,10 @@ fn network(decoder: &Decoder, fields: &Fields<'_>, mlp: MlpSpec) -> Result<Branc
         ..mixture::softmax("router.proj", true)
     };
     let experts = decoder.experts(fields, MIXTURE, &mlp, inner_size, router)?;
-    let gate_up = GateUp::Gated(Joined::Fused(Name::Borrowed("gate_up_proj")));
+    let gate_up = GateUp::Gated(match mlx {
+        false => Joined::Fused(Name::Borrowed("gate_up_proj")),
+        true => Joined::Separate(["gate_proj", "up_proj"].map(Name::Borrowed)),
+    });
     let experts = ExpertsSpec {
         norm: norm("pre_feedforward_layernorm_2"),
         expert: MlpSpec { gate_up, ..experts.expert },

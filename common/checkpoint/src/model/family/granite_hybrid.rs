@@ -7,7 +7,7 @@ use super::decoder::Decoder;
 use super::entry::Family;
 use super::mixture::{self, Mixture};
 use super::multipliers::{Multipliers, multipliers};
-use super::{hybrid, state_space};
+use super::{hybrid, mlx, state_space};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -73,21 +73,22 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let layers = attends.into_iter().map(layer).collect();
     let model = decoder.model(layers, false);
     let logits = LogitsSpec { multiplier: (1.0 / divisor) as f32, softcap: None };
+    let model = if mlx::is_of_mlx(fields) { mlx::with_taps_first(model) } else { model };
     Ok(ModelSpec { embedding_multiplier: embedding as f32, logits, ..model })
 }
 
 /// The network of every layer, and the experts beside it, if there are such.
 fn second(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
     let shared = fields.size("shared_intermediate_size", limit::INNER)?;
-    let shared = decoder.mlp_of(fields, Activation::Silu, shared)?;
+    let apart = decoder.mlp_of(fields, Activation::Silu, shared)?;
     let shared = MlpSpec {
         gate_up: GateUp::Gated(Joined::Fused(Name::Borrowed("shared_mlp.input_linear"))),
         down: Name::Borrowed("shared_mlp.output_linear"),
-        ..shared
+        ..apart.clone()
     };
     if fields.optional_whole("num_local_experts", 0, limit::EXPERTS_OF_LAYER)? == Some(0) {
         fields.understand(&["num_experts_per_tok"]);
-        return Ok(Op::Mlp(shared));
+        return Ok(Op::Mlp(if mlx::is_of_mlx(fields) { apart } else { shared }));
     }
     let mlp = decoder.mlp(fields)?;
     let inner_size = mlp.inner_size;

@@ -7,6 +7,7 @@ use super::decoder::{Decoder, Reading};
 use super::entry::Family;
 use super::latent;
 use super::mixture::{self, Mixture};
+use super::mlx;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::latent::LatentSpec;
@@ -20,13 +21,35 @@ use crate::model::whole::ModelSpec;
 pub(super) const FAMILY: Family =
     Family { architecture: "KimiLinearForCausalLM", model_type: "kimi_linear", read };
 
-const MIXTURE: Mixture =
-    Mixture { count: &["num_experts"], chosen: "num_experts_per_token", ..Mixture::BLOCK_SPARSE };
-const SHARED: [&str; 3] = [
-    "block_sparse_moe.shared_experts.gate_proj",
-    "block_sparse_moe.shared_experts.up_proj",
-    "block_sparse_moe.shared_experts.down_proj",
-];
+/// What the parts of a mixture are called.
+struct Modules {
+    mixture: Mixture,
+    router: &'static str,
+    correction: &'static str,
+    shared: [&'static str; 3],
+}
+
+const OF_HUB: Modules = Modules {
+    mixture: Mixture {
+        count: &["num_experts"],
+        chosen: "num_experts_per_token",
+        ..Mixture::BLOCK_SPARSE
+    },
+    router: "block_sparse_moe.gate",
+    correction: "block_sparse_moe.gate.e_score_correction_bias",
+    shared: [
+        "block_sparse_moe.shared_experts.gate_proj",
+        "block_sparse_moe.shared_experts.up_proj",
+        "block_sparse_moe.shared_experts.down_proj",
+    ],
+};
+/// As mlx-lm has them (`KimiSparseMoE`).
+const OF_MLX: Modules = Modules {
+    mixture: Mixture { prefix: Mixture::USUAL.prefix, ..OF_HUB.mixture },
+    router: "mlp.gate",
+    correction: "mlp.e_score_correction_bias",
+    shared: mixture::SHARED,
+};
 /// What the reference adds to a sum before it divides.
 const LEAST_SUM: f32 = 1e-20;
 
@@ -57,6 +80,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     };
     let layers = (0..decoder.num_layers).map(layer).collect();
     let model = decoder.model(layers, false);
+    let model = if mlx::is_of_mlx(fields) { mlx::with_taps_first(model) } else { model };
     Ok(ModelSpec { rotations: Vec::new(), ..model })
 }
 
@@ -86,8 +110,16 @@ fn linear(decoder: &Decoder, fields: &Fields<'_>) -> Result<(DeltaSpec, Vec<usiz
         taps_first: false,
         bias: None,
     };
-    let weights =
-        ["self_attn.q_conv1d.weight", "self_attn.k_conv1d.weight", "self_attn.v_conv1d.weight"];
+    let weights = match mlx::is_of_mlx(fields) {
+        false => {
+            ["self_attn.q_conv1d.weight", "self_attn.k_conv1d.weight", "self_attn.v_conv1d.weight"]
+        }
+        true => [
+            "self_attn.q_conv.conv.weight",
+            "self_attn.k_conv.conv.weight",
+            "self_attn.v_conv.conv.weight",
+        ],
+    };
     let delta = DeltaSpec {
         hidden_size: decoder.hidden_size,
         key_heads: heads,
@@ -118,10 +150,9 @@ fn mixture(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
     let count = fields.optional_size("num_expert_group", most)?.unwrap_or(1);
     let chosen = fields.optional_size("topk_group", count)?.unwrap_or(1);
     let multiplier = fields.optional_number("routed_scaling_factor", 0.0, limit::FACTOR)?;
-    let correction = CorrectionSpec {
-        name: Name::Borrowed("block_sparse_moe.gate.e_score_correction_bias"),
-        axes: 1,
-    };
+    let Modules { mixture: names, router, correction, shared: modules } =
+        if mlx::is_of_mlx(fields) { OF_MLX } else { OF_HUB };
+    let correction = CorrectionSpec { name: Name::Borrowed(correction), axes: 1 };
     let renormalise = fields.flag("moe_renormalize")?.unwrap_or(true);
     let router = RouterSpec {
         scores: RouterScores::Sigmoid,
@@ -129,10 +160,10 @@ fn mixture(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
         groups: (count > 1).then_some(RouterGroups { count, chosen }),
         renormalise: renormalise.then_some(LEAST_SUM),
         multiplier: multiplier.unwrap_or(1.0) as f32,
-        ..mixture::softmax("block_sparse_moe.gate", renormalise)
+        ..mixture::softmax(router, renormalise)
     };
     let mlp = decoder.mlp_of(fields, Activation::Silu, inner_size)?;
-    let experts = decoder.experts(fields, MIXTURE, &mlp, inner_size, router)?;
+    let experts = decoder.experts(fields, names, &mlp, inner_size, router)?;
     let shared = fields.optional_whole("num_shared_experts", 0, most)?.unwrap_or(0);
-    Ok(mixture::with_shared(experts, &mlp, SHARED, inner_size.saturating_mul(shared)))
+    Ok(mixture::with_shared(experts, &mlp, modules, inner_size.saturating_mul(shared)))
 }

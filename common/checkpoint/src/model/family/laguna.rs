@@ -5,6 +5,7 @@
 use super::decoder::Decoder;
 use super::entry::Family;
 use super::mixture::{self, Mixture};
+use super::mlx;
 use crate::model::error::ConfigError;
 use crate::model::fields::{Fields, shown};
 use crate::model::limit;
@@ -99,7 +100,10 @@ fn mixture(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
     let multiplier = fields.optional_number("moe_routed_scaling_factor", 0.0, limit::FACTOR)?;
     let router = RouterSpec {
         multiplier: multiplier.unwrap_or(1.0) as f32,
-        ..mixture::sigmoid("mlp.gate", "mlp.experts.e_score_correction_bias")
+        ..match mlx::is_of_mlx(fields) {
+            false => mixture::sigmoid("mlp.gate", "mlp.experts.e_score_correction_bias"),
+            true => mixture::sigmoid("mlp.gate.proj", "mlp.gate.e_score_correction_bias"),
+        }
     };
     let mlp = decoder.mlp(fields)?;
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;

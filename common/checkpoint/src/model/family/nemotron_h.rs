@@ -5,6 +5,7 @@
 use super::decoder::{Decoder, Reading};
 use super::entry::Family;
 use super::mixture::{self, Mixture, Routed};
+use super::mlx;
 use super::state_space::{self, Modules, Sizes};
 use crate::model::error::ConfigError;
 use crate::model::fields::{Fields, wrong};
@@ -124,6 +125,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let layers = kinds.iter().filter_map(op).map(layer).collect();
     let final_norm = decoder.norm("backbone.norm_f");
     let model = decoder.model(layers, false);
+    let model = if mlx::is_of_mlx(fields) { mlx::with_taps_first(model) } else { model };
     Ok(ModelSpec {
         embedding: Name::Borrowed("backbone.embeddings.weight"),
         layer_prefix: Name::Borrowed("backbone.layers."),

@@ -12,6 +12,10 @@ use crate::model::whole::{Beginning, ModelSpec};
 pub(super) const AS_MODULES: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
 
+/// Names of the text model as the Hub's files of some have them, and as MLX has them.
+pub(super) const AS_MLX_HAS_THEM: &[(&str, &str)] =
+    &[("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head.")];
+
 /// What begins the names of the tensors of a tower that sees, and of what hands on what it saw, under both kinds of names.
 pub(super) const EYES: &[&str] = &[
     "vision_tower.",

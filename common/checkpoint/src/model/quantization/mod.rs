@@ -39,6 +39,23 @@ const METHODS: &[(&str, Read)] = &[
 /// Where a configuration says it; what comes first counts.
 pub(super) const FIELDS: [&str; 2] = ["quantization", "quantization_config"];
 
+/// What is said first, under the field that says it.
+fn said<'a>(fields: &Fields<'a>) -> Option<(&'static str, &'a Value)> {
+    fields.understand(&FIELDS);
+    FIELDS.into_iter().find_map(|field| Some((field, fields.get(field)?)))
+}
+
+/// The method that an object says; none is MLX's.
+fn method(object: &Map<String, Value>) -> Option<&Value> {
+    object.get("quant_method").filter(|method| !method.is_null())
+}
+
+/// Whether that is what MLX writes.
+pub(super) fn is_of_mlx(fields: &Fields<'_>) -> bool {
+    let object = said(fields).and_then(|(_, value)| value.as_object());
+    object.is_some_and(|object| method(object).is_none())
+}
+
 /// Reads `quantization`, else `quantization_config`, which MLX writes as a copy without a
 /// `quant_method`.
 ///
@@ -46,15 +63,11 @@ pub(super) const FIELDS: [&str; 2] = ["quantization", "quantization_config"];
 /// [`ConfigError::UnsupportedQuantization`] for every other method, mode, width and group;
 /// [`ConfigError`] for what is malformed.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Quantization>, ConfigError> {
-    fields.understand(&FIELDS);
-    let mut given = FIELDS.into_iter();
-    let Some((field, value)) = given.find_map(|field| Some((field, fields.get(field)?))) else {
-        return Ok(None);
-    };
+    let Some((field, value)) = said(fields) else { return Ok(None) };
     let Some(map) = value.as_object() else {
         return Err(wrong(field, "an object", value));
     };
-    let Some(method) = map.get("quant_method").filter(|method| !method.is_null()) else {
+    let Some(method) = method(map) else {
         return mlx::read(map, field).map(Some);
     };
     let known = METHODS.iter().find(|(name, _)| method.as_str() == Some(name));

@@ -52,10 +52,14 @@ fn keys_and_values_of_a_head_are_rows_of_one_matrix_or_of_two() {
     assert_eq!((&*keys.path, &*values.path), ("self_attn.embed_q", "self_attn.unembed_out"));
     assert_eq!((keys.rows, keys.stored_rows, keys.inputs), (48..72, 96, 16));
     assert_eq!((values.rows, values.stored_rows, values.inputs), (40..60, 80, 24));
-    let weights: Vec<String> = model.weights_of_heads().collect();
-    let expected =
-        ["embed_q", "unembed_out"].map(|it| format!("model.layers.0.self_attn.{it}.weight"));
-    assert_eq!(weights, expected, "of the layer that has them");
+    let tensors: Vec<String> = model.tensors_of_heads().collect();
+    let of = |ending: &str| {
+        ["embed_q", "unembed_out"].map(|it| format!("model.layers.0.self_attn.{it}{ending}"))
+    };
+    for expected in [of(".weight"), of(".scales"), of(".biases")].concat() {
+        assert!(tensors.contains(&expected), "{expected}");
+    }
+    assert!(tensors.iter().all(|name| name.starts_with("model.layers.0.")), "{tensors:?}");
     assert_eq!(ModelSpec::from_wire(&model.to_wire()).unwrap(), model);
 }
 
