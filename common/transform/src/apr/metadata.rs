@@ -1,11 +1,13 @@
 //! What an APR file says of its model: the format's own keys, and the Hub's texts under keys of ours.
 
 use cake_checkpoint::container::apr::{MAX_METADATA_BYTES, TEXT_KEYS};
+use cake_checkpoint::container::safetensors::CONFIG;
 use cake_checkpoint::{Checkpoint, LayerSpec, Op};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::FORMAT;
+use crate::convert::config::{forget_packed_modules, to_text};
 use crate::error::{Error, Unsupported};
 
 /// Longest text that is looked at; what is longer than metadata may be is left out.
@@ -34,6 +36,8 @@ pub(super) fn metadata(
         let path = checkpoint.texts.path(name);
         let read = checkpoint.texts.read(name, MAX_TEXT_BYTES);
         let read = read.map_err(|cause| Error::io("read", &path, cause))?;
+        let read =
+            read.map(|bytes| if name == CONFIG { plain(bytes.into_owned()).into() } else { bytes });
         let text = match read {
             Ok(bytes) => Some(String::from_utf8(bytes.into_owned()).map_err(|_| {
                 let what = format!("{}, which is not UTF-8", path.display());
@@ -67,6 +71,16 @@ pub(super) fn metadata(
         }
         false => Ok(json),
     }
+}
+
+/// A configuration that says of no single module how it is packed, as nothing is here; what is no JSON as it is.
+fn plain(config: Vec<u8>) -> Vec<u8> {
+    if let Ok(Value::Object(mut map)) = serde_json::from_slice(&config)
+        && forget_packed_modules(&mut map)
+    {
+        return to_text(&map);
+    }
+    config
 }
 
 /// The same JSON without what is between its words; what is no JSON stays as it is, as it may be a template.

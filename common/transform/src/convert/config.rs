@@ -10,6 +10,8 @@ use crate::error::{Error, Unsupported};
 const MAX_BYTES: u64 = 1 << 24;
 /// Where a configuration says how matrices are packed; two places with the same.
 const PACKED: [&str; 2] = ["quantization", "quantization_config"];
+/// What other programs than MLX say there.
+const METHOD: &str = "quant_method";
 /// Where it says what type numbers have.
 const TYPES: [&str; 2] = ["dtype", "torch_dtype"];
 
@@ -40,6 +42,24 @@ pub(super) fn say_plain(config: &mut Map<String, Value>, float: FloatType) {
         Some(key) => drop(config.insert((*key).to_owned(), name.into())),
         None => drop(config.insert(TYPES[0].to_owned(), name.into())),
     }
+}
+
+/// Says nothing any more of single modules that MLX packed another way than the rest, as they are packed no more. Returns whether
+/// anything was said.
+pub(crate) fn forget_packed_modules(config: &mut Map<String, Value>) -> bool {
+    /// What is said of all.
+    const GENERAL: [&str; 3] = ["group_size", "bits", "mode"];
+    let mut is_changed = false;
+    for key in PACKED {
+        if let Some(Value::Object(said)) = config.get_mut(key)
+            && said.get(METHOD).is_none_or(Value::is_null)
+        {
+            let before = said.len();
+            said.retain(|field, _| GENERAL.contains(&field.as_str()));
+            is_changed |= said.len() < before;
+        }
+    }
+    is_changed
 }
 
 /// Says that matrices are packed as `format`, but for some `modules`: as another format, or not at all.
@@ -73,7 +93,7 @@ pub(super) fn say_in_older_keys(
         return Ok(());
     };
     say_number(config, "rope_theta", full.rope.theta);
-    match scaling(&full.rope.scaling) {
+    match of_latents(config, model).or_else(|| scaling(&full.rope.scaling)) {
         Some(scaling) => drop(config.insert(SCALING.to_owned(), scaling)),
         // What another key says of the same does not count, and nobody shall take it for what does.
         None if config.contains_key(SCALING) => {
@@ -120,6 +140,8 @@ const KNOWN_BY_NEWER_KEYS: &[&str] = &[
     "Gemma4ForCausalLM",
     "Gemma4ForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
 ];
 /// Families whose number of experts had another name before.
 const COUNTED_AS_NUM_EXPERTS: &[&str] = &["Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"];
@@ -195,6 +217,24 @@ fn scaling(scaling: &RopeScaling) -> Option<Value> {
     let mut all = json!({ "rope_type": kind, "type": kind });
     all.as_object_mut()?.extend(parameters.as_object()?.clone());
     Some(all)
+}
+
+/// How positions are stretched where latent attention asks for more of that than a rotation does (`mscale_all_dim`): as it is
+/// said, the kind under both of its names; `None` where nothing is stretched, or attention is another.
+fn of_latents(config: &Map<String, Value>, model: &ModelSpec) -> Option<Value> {
+    let mut ops = model.layers.iter().flat_map(LayerSpec::ops);
+    if !ops.any(|op| matches!(op, Op::Latent(_))) {
+        return None;
+    }
+    let said = ["rope_parameters", SCALING].map(|key| config.get(key).and_then(Value::as_object));
+    let mut said = said.into_iter().flatten().next()?.clone();
+    let kind = ["rope_type", "type"].into_iter().find_map(|key| said.get(key)).cloned()?;
+    if kind == "default" {
+        return None;
+    }
+    said.shift_remove("rope_theta");
+    said.extend(["rope_type", "type"].map(|key| (key.to_owned(), kind.clone())));
+    Some(said.into())
 }
 
 /// A number of positions, which may be any; whole where it is.
@@ -290,6 +330,24 @@ mod tests {
         }
         let part = json!({"rope_parameters": {"partial_rotary_factor": 0.5}});
         assert_eq!(said("Phi3ForCausalLM", part, &["partial_rotary_factor"]), json!([0.5]));
+    }
+
+    #[test]
+    fn what_latent_attention_is_stretched_by_is_said_as_it_was() {
+        let sizes = json!({"num_key_value_heads": 2, "kv_lora_rank": 16, "q_lora_rank": null,
+            "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 4,
+            "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8,
+            "n_group": 1, "topk_group": 1});
+        let yarn = json!({"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 16});
+        let mut expected = yarn.clone();
+        expected["rope_type"] = "yarn".into();
+        for key in ["rope_scaling", "rope_parameters"] {
+            let mut more = sizes.clone();
+            more[key] = yarn.clone();
+            let found = said("DeepseekV3ForCausalLM", more, &["rope_scaling"]);
+            assert_eq!(found, json!([expected]), "{key}");
+        }
     }
 
     #[test]

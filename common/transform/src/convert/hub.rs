@@ -111,6 +111,8 @@ pub fn to_hub(
         }
     }
     stacks.fill(&mut groups)?;
+    let names: Vec<String> =
+        groups.iter().flat_map(|group| &group.tensors).map(|tensor| tensor.name.clone()).collect();
     let metadata = [("format".to_owned(), if mlx { "mlx" } else { "pt" }.to_owned())].into();
     let files = Files { metadata, most_bytes, always_index: mlx };
     let (mut outputs, mut pieces) = lay_out(groups, files);
@@ -118,6 +120,7 @@ pub fn to_hub(
         pieces.sort_by_key(Piece::source); // Experts of one tensor may lie apart.
     }
     let mut config = config::read(&source.texts)?;
+    let before = config::to_text(&config);
     match encode {
         Encode::AsStored if mlx => {
             config::rename_modules(&mut config, |module| Some(spec.expert_slice(module)?.name));
@@ -136,6 +139,8 @@ pub fn to_hub(
         config::say_in_older_keys(&mut config, spec)?;
     }
     let bytes = config::to_text(&config);
+    let names = names.iter().map(String::as_str).collect();
+    says_the_same([&before, &bytes], &names, spec, format)?;
     let place = Place { output: outputs.len(), offset: 0 };
     outputs.push(Output { name: CONFIG.to_owned(), bytes: bytes.len() as u64 });
     pieces.push(Piece::Known { bytes, place });
@@ -143,8 +148,7 @@ pub fn to_hub(
     Ok(Job { source, target, outputs, pieces })
 }
 
-/// Refuses to write a model with convolutions for those who have these, and some norms, in another form: that is MLX's form
-/// for packed files and for MLX, and the other one for the rest.
+/// Refuses to write a model with convolutions for MLX in the Hub's form of these, or for others in MLX's, which packed files have.
 fn keeps_form(spec: &ModelSpec, format: HubFormat, encode: Encode) -> Result<(), Error> {
     let convolutions = spec.layers.iter().flat_map(LayerSpec::ops).flat_map(Op::convolutions);
     let packed = match encode {
@@ -153,13 +157,38 @@ fn keeps_form(spec: &ModelSpec, format: HubFormat, encode: Encode) -> Result<(),
         Encode::Float(_) | Encode::Blocks(_) => false,
     };
     let of_mlx = packed || format == HubFormat::Mlx;
-    if convolutions.into_iter().all(|it| it.taps_first == of_mlx) {
-        return Ok(());
+    match convolutions.into_iter().all(|it| it.taps_first == of_mlx) {
+        true => Ok(()),
+        false => Err(refused(spec, format, IN_ANOTHER_FORM)),
     }
+}
+
+/// Refuses it where the configuration `after` says another model of tensors called `names` than the one `before` did, but for how
+/// matrices are stored: in plain files some tensors have other names or another form than MLX's have.
+fn says_the_same(
+    [before, after]: [&[u8]; 2],
+    names: &HashSet<&str>,
+    spec: &ModelSpec,
+    format: HubFormat,
+) -> Result<(), Error> {
+    let said = |config| {
+        let spec = ModelSpec::parse(config).ok()?.of_files(config, names);
+        Some(ModelSpec { quantization: None, ..spec })
+    };
+    match (said(before), said(after)) {
+        (Some(before), Some(after)) if before == after => Ok(()),
+        (Some(_), None) => Err(refused(spec, format, UNSAID)),
+        _ => Err(refused(spec, format, IN_ANOTHER_FORM)),
+    }
+}
+
+const IN_ANOTHER_FORM: &str =
+    ": some tensors would be in the form of another program, which is not written";
+const UNSAID: &str = ": its configuration would not be one that is read";
+
+fn refused(spec: &ModelSpec, format: HubFormat, hint: &'static str) -> Error {
     let (architecture, format) = (spec.architecture.to_string(), format.name());
-    let hint =
-        ": convolutions and norms would be in the form of another program, which is not written";
-    Err(Unsupported::Architecture { architecture, format, hint }.into())
+    Unsupported::Architecture { architecture, format, hint }.into()
 }
 
 /// What a tensor becomes.
