@@ -51,8 +51,8 @@ pub struct ModelSpec {
     /// How names of tensors begin that are for something else than text. Not sent: nobody gets these.
     #[serde(skip)]
     pub other_prefixes: Vec<Name>,
-    /// How names of tensors begin in files of another version of the reference, where that may be. Not sent: a specification
-    /// has the names of its files, once they are known.
+    /// How names of tensors begin in files of another version of the reference or of MLX, where that may be. Not sent: a
+    /// specification has the names of its files, once they are known.
     #[serde(skip)]
     pub other_names: Vec<Beginning>,
     /// How names of tensors begin, below a layer, that are for something else than what is computed. Not sent, either.
@@ -69,7 +69,7 @@ pub struct ModelSpec {
     pub eos_token_ids: Vec<u32>,
 }
 
-/// How names of tensors begin that are called otherwise in files of another version of the reference.
+/// How names of tensors begin that are called otherwise in files of another version of the reference, or of MLX.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Beginning {
     /// As the specification has it.

@@ -93,7 +93,11 @@ pub(super) fn say_in_older_keys(
         return Ok(());
     };
     say_number(config, "rope_theta", full.rope.theta);
-    match of_latents(config, model).or_else(|| scaling(&full.rope.scaling)) {
+    let mut scaling = scaling(&full.rope.scaling);
+    if let Some(scaling) = &mut scaling {
+        add_scales_of_latents(scaling, config, model);
+    }
+    match scaling {
         Some(scaling) => drop(config.insert(SCALING.to_owned(), scaling)),
         // What another key says of the same does not count, and nobody shall take it for what does.
         None if config.contains_key(SCALING) => {
@@ -219,22 +223,24 @@ fn scaling(scaling: &RopeScaling) -> Option<Value> {
     Some(all)
 }
 
-/// How positions are stretched where latent attention asks for more of that than a rotation does (`mscale_all_dim`): as it is
-/// said, the kind under both of its names; `None` where nothing is stretched, or attention is another.
-fn of_latents(config: &Map<String, Value>, model: &ModelSpec) -> Option<Value> {
+/// Adds to how positions are stretched what latent attention asks for beside a rotation (`mscale_all_dim`), and what that stands
+/// beside, where the configuration says both.
+fn add_scales_of_latents(scaling: &mut Value, config: &Map<String, Value>, model: &ModelSpec) {
+    const OF_ALL: &str = "mscale_all_dim";
     let mut ops = model.layers.iter().flat_map(LayerSpec::ops);
-    if !ops.any(|op| matches!(op, Op::Latent(_))) {
-        return None;
-    }
     let said = ["rope_parameters", SCALING].map(|key| config.get(key).and_then(Value::as_object));
-    let mut said = said.into_iter().flatten().next()?.clone();
-    let kind = ["rope_type", "type"].into_iter().find_map(|key| said.get(key)).cloned()?;
-    if kind == "default" {
-        return None;
+    let Some(said) = said.into_iter().flatten().next() else { return };
+    let number = |key: &str| said.get(key).filter(|value| value.is_number());
+    let Some(of_all) = number(OF_ALL) else { return };
+    if let Some(scaling) = scaling.as_object_mut()
+        && ops.any(|op| matches!(op, Op::Latent(_)))
+    {
+        scaling.insert(OF_ALL.to_owned(), of_all.clone());
+        match number("mscale") {
+            Some(own) => drop(scaling.insert("mscale".to_owned(), own.clone())),
+            None => drop(scaling.shift_remove("mscale")), // What was made of the attention's factor has that in it.
+        }
     }
-    said.shift_remove("rope_theta");
-    said.extend(["rope_type", "type"].map(|key| (key.to_owned(), kind.clone())));
-    Some(said.into())
 }
 
 /// A number of positions, which may be any; whole where it is.
@@ -338,15 +344,26 @@ mod tests {
             "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 4,
             "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8,
             "n_group": 1, "topk_group": 1});
-        let yarn = json!({"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
-            "mscale_all_dim": 1.0, "original_max_position_embeddings": 16});
-        let mut expected = yarn.clone();
-        expected["rope_type"] = "yarn".into();
+        let plain = json!({"type": "yarn", "factor": 40, "beta_fast": null, "mscale": null,
+            "original_max_position_embeddings": 16});
+        let with = |mut yarn: Value, scale: f64, of_all: f64| {
+            (yarn["mscale"], yarn["mscale_all_dim"]) = (scale.into(), of_all.into());
+            yarn
+        };
+        let usual = 0.1 * 40_f64.ln() + 1.0;
         for key in ["rope_scaling", "rope_parameters"] {
-            let mut more = sizes.clone();
-            more[key] = yarn.clone();
-            let found = said("DeepseekV3ForCausalLM", more, &["rope_scaling"]);
-            assert_eq!(found, json!([expected]), "{key}");
+            let found = |yarn: Value| {
+                let mut more = sizes.clone();
+                more[key] = yarn;
+                said("DeepseekV3ForCausalLM", more, &["rope_scaling"])[0].clone()
+            };
+            let both = found(with(plain.clone(), 0.7, 1.0));
+            assert_eq!([&both["mscale"], &both["mscale_all_dim"]], [0.7, 1.0], "{both}");
+            assert_eq!([&both["beta_fast"], &both["factor"]], [32.0, 40.0], "{both}");
+            assert_eq!([&both["type"], &both["rope_type"]], ["yarn"; 2], "{both}");
+            let neither = found(plain.clone());
+            let factor = neither["attention_factor"].as_f64().unwrap();
+            assert!((factor - usual).abs() < 1e-6 && neither.get("mscale_all_dim").is_none());
         }
     }
 

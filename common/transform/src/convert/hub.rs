@@ -148,7 +148,8 @@ pub fn to_hub(
     Ok(Job { source, target, outputs, pieces })
 }
 
-/// Refuses to write a model with convolutions for MLX in the Hub's form of these, or for others in MLX's, which packed files have.
+/// Refuses to write a model whose convolutions are not in the form that its files would have: MLX's in packed ones and in those for
+/// MLX, the Hub's in all others.
 fn keeps_form(spec: &ModelSpec, format: HubFormat, encode: Encode) -> Result<(), Error> {
     let convolutions = spec.layers.iter().flat_map(LayerSpec::ops).flat_map(Op::convolutions);
     let packed = match encode {

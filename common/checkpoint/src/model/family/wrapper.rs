@@ -35,7 +35,7 @@ pub(super) struct Wrapper {
     pub(super) replaced: &'static str,
     /// and which.
     pub(super) prefix: &'static str,
-    /// How names begin here, and how in files of another version of the reference.
+    /// How names begin here, and how in files of another version of the reference, or of MLX.
     pub(super) other_names: &'static [(&'static str, &'static str)],
     /// The kinds of text models (`model_type` of `text_config`) that it may have.
     pub(super) texts: &'static [(&'static str, Read)],
