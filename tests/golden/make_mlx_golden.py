@@ -22,7 +22,7 @@ BITS, GROUP = 4, 32
 OTHERWISE = ["falcon-h1-mlx4", "gemma3n-mlx4", "starcoder2-mlx4"]         # whose plain files mlx-lm answers otherwise, too
 
 # --- mlx-lm's tensors, dequantized, as transformers has them --------------------------------------------------------------------
-def split_experts(t, names=("gate_proj", "up_proj", "down_proj"), stack="switch_mlp", each=("gate_proj", "up_proj", "down_proj"), room=None):
+def split_experts(t, names=("gate_proj", "up_proj", "down_proj"), stack="switch_mlp", each=("gate_proj", "up_proj", "down_proj")):
     """`stack.NAME.weight [count, rows, columns]` as a matrix for each expert."""
     out = {}
     for k, v in t.items():
@@ -30,7 +30,7 @@ def split_experts(t, names=("gate_proj", "up_proj", "down_proj"), stack="switch_
         if not m: out[k] = v; continue
         for e in range(len(v)): out[f"{m[1]}.experts.{e}.{each[names.index(m[2])]}.weight"] = v[e]
     return out
-def join_latents(t, c):
+def join_latents(t):
     """Of each head the rows that make keys, turned back, and behind them those that make values."""
     out = {k: v for k, v in t.items() if ".embed_q." not in k and ".unembed_out." not in k}
     for k, keys in t.items():
@@ -39,7 +39,7 @@ def join_latents(t, c):
         out[k.replace("embed_q", "kv_b_proj")] = both.reshape(-1, both.shape[-1])
     return out
 def turn_taps(t): return {k: v.transpose(1, 2) if "conv1d.weight" in k else v for k, v in t.items()}     # [C, K, 1] -> [C, 1, K]
-def deepseek(t, c): return join_latents(split_experts(t), c)
+def deepseek(t, c): return join_latents(split_experts(t))
 def gemma4(t, c):
     t = {re.sub(r"^language_model\.model\.", "model.language_model.", k): v for k, v in t.items()}; out = {}
     for k, v in t.items():
@@ -53,7 +53,6 @@ def gemma3n(t, c):
 def granite(t, c):
     t = turn_taps(t); out = {}
     for k, v in t.items():
-        p, leaf = k.rsplit(".", 2)[0], ".".join(k.rsplit(".", 2)[1:])
         if re.search(r"(switch_mlp|\d\.mlp)\.up_proj", k): continue
         if "switch_mlp.gate_proj" in k: out[k.replace("switch_mlp.gate_proj", "input_linear")] = torch.cat([v, t[k.replace("gate_proj", "up_proj")]], 1)
         elif "switch_mlp.down_proj" in k: out[k.replace("switch_mlp.down_proj", "output_linear")] = v
@@ -73,7 +72,7 @@ def falcon(t, c):
         return v / mup[:, None] if module == "in_proj" else v / by[module] if module in by else v
     return turn_taps({k: one(k, v) for k, v in t.items()})
 def kimi(t, c):
-    t, out = split_experts(join_latents(t, c), each=("w1", "w3", "w2")), {}
+    t, out = split_experts(join_latents(t), each=("w1", "w3", "w2")), {}
     for k, v in t.items():
         m = re.match(r"(.*)\.([qkv])_conv\.conv\.weight", k)
         if m: k, v = f"{m[1]}.{m[2]}_conv1d.weight", v.transpose(1, 2)
