@@ -85,6 +85,8 @@ impl ModelSpec {
             spec.required_tensors().into_iter().map(|required| required.name).collect()
         };
         match of_hub.map(named) {
+            // Most families have one form.
+            Ok(of_hub) if of_hub == spec => spec,
             Ok(of_hub)
                 if required(&of_hub) != required(&spec) && of_hub.missing_in(names).is_empty() =>
             {
