@@ -3,7 +3,7 @@
 use super::decoder::Decoder;
 use super::mixture::{self, Routed};
 use crate::model::error::ConfigError;
-use crate::model::fields::Fields;
+use crate::model::fields::{Fields, wrong};
 use crate::model::latent::{LatentQueries, LatentSpec};
 use crate::model::limit;
 use crate::model::rope::Rotary;
@@ -55,6 +55,31 @@ pub(super) fn read(fields: &Fields<'_>, family: Latent) -> Result<ModelSpec, Con
     let layers = mixture::sparse_layers(&decoder, fields, family.dense_first)?;
     let layers = layers.into_iter().map(layer).collect();
     Ok(decoder.model(layers, false))
+}
+
+/// Positions that an indexer chooses where a configuration does not say.
+const CHOSEN: usize = 2048;
+
+/// The same where an indexer chooses the positions that a row sees once there are more than a number of them: up to there it
+/// chooses all, so that contexts of that length are computed without it.
+///
+/// # Errors
+/// As [`read`]; if layers are of another kind.
+pub(super) fn read_indexed(fields: &Fields<'_>, family: Latent) -> Result<ModelSpec, ConfigError> {
+    let model = read(fields, family)?;
+    fields.understand(&["index_head_dim", "index_n_heads", "num_mtp_layers"]);
+    if let Some(types) = fields.get("layer_types") {
+        let indexed = |value: &serde_json::Value| value.as_str() == Some("indexed_attention");
+        if !types.as_array().is_some_and(|types| types.iter().all(indexed)) {
+            return Err(wrong("layer_types", "a list of indexed_attention", types));
+        }
+    }
+    let chosen = fields.optional_size("index_topk", limit::POSITIONS)?.unwrap_or(CHOSEN);
+    Ok(ModelSpec {
+        max_position_embeddings: model.max_position_embeddings.min(chosen),
+        other_modules: vec![Name::Borrowed("self_attn.indexer.")],
+        ..model
+    })
 }
 
 /// Latent attention as DeepSeek's configurations say it.

@@ -10,6 +10,7 @@ mod dots1;
 mod entry;
 mod ernie4_5;
 mod ernie4_5_moe;
+mod exaone;
 mod exaone4;
 mod falcon_h1;
 mod gated_delta;
