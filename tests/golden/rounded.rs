@@ -63,6 +63,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "qwen2-nf4-plain",
     "gemma3-vision",
     "phi3-longrope",
+    "granite-moe",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[
@@ -125,6 +126,7 @@ const ROUTED: &[&str] = &[
     "kimi-linear-mlx4",
     "laguna-mlx4",
     "llama4-mlx4",
+    "granite-moe",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

@@ -146,6 +146,7 @@ answers_as_the_reference_does! {
     codes_of_levels_behind_scales: "qwen2-nf4-plain",
     gemma3_beside_what_sees: "gemma3-vision",
     phi3_with_longrope: "phi3-longrope",
+    granite_moe: "granite-moe",
 }
 
 #[test]

@@ -85,13 +85,14 @@ const OF_GRANITE: Stacks =
     Stacks { beginning: "", both: "input_linear", down: "output_linear", ..USUAL };
 
 /// Families with others, by architecture; the first of them is what is written.
-const OTHERS: [(&str, &[Stacks]); 10] = [
+const OTHERS: [(&str, &[Stacks]); 11] = [
     ("Dots1ForCausalLM", &[OF_DOTS]),
     ("Gemma4ForCausalLM", &[OF_HUB_JOINED, OF_GEMMA4]),
     ("Gemma4ForConditionalGeneration", &[OF_HUB_JOINED, OF_GEMMA4]),
     ("Gemma4UnifiedForConditionalGeneration", &[OF_HUB_JOINED, OF_GEMMA4]),
     ("Qwen3_5MoeForCausalLM", &[USUAL, OF_HUB]),
     ("Qwen3_5MoeForConditionalGeneration", &[USUAL, OF_HUB]),
+    ("GraniteMoeForCausalLM", &[USUAL, OF_GRANITE]),
     ("GraniteMoeHybridForCausalLM", &[USUAL, OF_GRANITE]),
     ("GptOssForCausalLM", &[OF_GPT_OSS, OF_GPT_OSS_PACKED, OF_DOTS, USUAL]),
     ("Llama4ForCausalLM", &[OF_LLAMA4, OF_DOTS]),

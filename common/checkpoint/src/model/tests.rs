@@ -22,6 +22,7 @@ mod gemma4;
 mod gpt_oss;
 mod latent;
 mod llama4;
+mod mixtures;
 mod mlx;
 mod quantized;
 mod recurrent;

@@ -24,6 +24,7 @@ mod glm4_moe_lite;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
+mod granite_moe;
 mod hunyuan_dense;
 mod hybrid;
 mod kimi_linear;
@@ -121,6 +122,7 @@ pub const FAMILIES: &[Family] = &[
     starcoder2::FAMILY,
     gemma3n::TEXT,
     gemma3n::FAMILY,
+    granite_moe::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

@@ -1,0 +1,22 @@
+//! Mixtures and wrappers whose parts other families have: what each makes of its configuration, and what it refuses.
+
+use super::*;
+
+/// Refuses each of these changes of a golden model's configuration by the field's name.
+fn refuses_changes(name: &str, changes: &[(&str, Value)]) {
+    for (field, value) in changes {
+        let config = with(configuration(name), json!({ *field: value }));
+        let error = parse(&config).expect_err(field).to_string();
+        assert!(error.contains(field), "{name}: {error}");
+    }
+}
+
+#[test]
+fn granite_multiplies_branches_of_experts_too() {
+    let model = golden("granite-moe");
+    assert_eq!((model.embedding_multiplier, model.logits.multiplier), (1.5, 0.25));
+    assert_eq!(attention(&model, 0).scale, 0.2);
+    let branches = model.layers.iter().flat_map(|layer| &layer.branches);
+    assert!(branches.into_iter().all(|branch| branch.multiplier == 0.6));
+    refuses_changes("granite-moe", &[("num_local_experts", json!(0)), ("mlp_bias", json!(true))]);
+}
