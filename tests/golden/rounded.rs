@@ -64,6 +64,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "gemma3-vision",
     "phi3-longrope",
     "granite-moe",
+    "olmoe",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[
@@ -127,6 +128,7 @@ const ROUTED: &[&str] = &[
     "laguna-mlx4",
     "llama4-mlx4",
     "granite-moe",
+    "olmoe",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

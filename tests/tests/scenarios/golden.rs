@@ -147,6 +147,7 @@ answers_as_the_reference_does! {
     gemma3_beside_what_sees: "gemma3-vision",
     phi3_with_longrope: "phi3-longrope",
     granite_moe: "granite-moe",
+    olmoe: "olmoe",
 }
 
 #[test]

@@ -46,6 +46,7 @@ mod multipliers;
 mod nemotron_h;
 mod olmo2;
 mod olmo3;
+mod olmoe;
 mod phi3;
 mod qwen;
 mod qwen2;
@@ -123,6 +124,7 @@ pub const FAMILIES: &[Family] = &[
     gemma3n::TEXT,
     gemma3n::FAMILY,
     granite_moe::FAMILY,
+    olmoe::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

@@ -20,3 +20,11 @@ fn granite_multiplies_branches_of_experts_too() {
     assert!(branches.into_iter().all(|branch| branch.multiplier == 0.6));
     refuses_changes("granite-moe", &[("num_local_experts", json!(0)), ("mlp_bias", json!(true))]);
 }
+
+#[test]
+fn olmoe_has_norms_over_all_heads_and_bounds_nothing() {
+    let model = golden("olmoe");
+    let [queries, keys] = attention(&model, 0).qk_norm.clone().expect("norms");
+    assert_eq!((queries.width, keys.width), (64, 64));
+    refuses_changes("olmoe", &[("clip_qkv", json!(8.0)), ("sliding_window", json!(16))]);
+}
