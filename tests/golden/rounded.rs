@@ -65,6 +65,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "phi3-longrope",
     "granite-moe",
     "olmoe",
+    "solar-open",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[
@@ -129,6 +130,7 @@ const ROUTED: &[&str] = &[
     "llama4-mlx4",
     "granite-moe",
     "olmoe",
+    "solar-open",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

@@ -148,6 +148,7 @@ answers_as_the_reference_does! {
     phi3_with_longrope: "phi3-longrope",
     granite_moe: "granite-moe",
     olmoe: "olmoe",
+    solar_open: "solar-open",
 }
 
 #[test]

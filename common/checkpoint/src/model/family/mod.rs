@@ -59,6 +59,7 @@ mod qwen3_next;
 mod seed_oss;
 mod small_gemma;
 mod smollm3;
+mod solar_open;
 mod starcoder2;
 mod state_space;
 mod wrapper;
@@ -125,6 +126,7 @@ pub const FAMILIES: &[Family] = &[
     gemma3n::FAMILY,
     granite_moe::FAMILY,
     olmoe::FAMILY,
+    solar_open::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

@@ -28,3 +28,16 @@ fn olmoe_has_norms_over_all_heads_and_bounds_nothing() {
     assert_eq!((queries.width, keys.width), (64, 64));
     refuses_changes("olmoe", &[("clip_qkv", json!(8.0)), ("sliding_window", json!(16))]);
 }
+
+#[test]
+fn solar_open_has_a_mixture_on_every_layer_and_says_how_wide_its_heads_are() {
+    let model = golden("solar-open");
+    assert!(model.layers.iter().all(|layer| layer.ops().any(|op| matches!(op, Op::Experts(_)))));
+    let changes = [
+        ("first_k_dense_replace", json!(1)),
+        ("head_dim", json!(null)),
+        ("topk_method", json!("greedy")),
+        ("use_qk_norm", json!(true)),
+    ];
+    refuses_changes("solar-open", &changes);
+}
