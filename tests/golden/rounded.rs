@@ -66,6 +66,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "granite-moe",
     "olmoe",
     "solar-open",
+    "exaone-moe",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[
@@ -131,6 +132,7 @@ const ROUTED: &[&str] = &[
     "granite-moe",
     "olmoe",
     "solar-open",
+    "exaone-moe",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

@@ -149,6 +149,7 @@ answers_as_the_reference_does! {
     granite_moe: "granite-moe",
     olmoe: "olmoe",
     solar_open: "solar-open",
+    exaone_moe: "exaone-moe",
 }
 
 #[test]

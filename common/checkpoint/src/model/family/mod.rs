@@ -12,6 +12,7 @@ mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone;
 mod exaone4;
+mod exaone_moe;
 mod falcon_h1;
 mod gated_delta;
 mod gemma2;
@@ -127,6 +128,8 @@ pub const FAMILIES: &[Family] = &[
     granite_moe::FAMILY,
     olmoe::FAMILY,
     solar_open::FAMILY,
+    exaone_moe::FAMILY,
+    exaone_moe::AS_PUBLISHED,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

@@ -41,3 +41,24 @@ fn solar_open_has_a_mixture_on_every_layer_and_says_how_wide_its_heads_are() {
     ];
     refuses_changes("solar-open", &changes);
 }
+
+#[test]
+fn k_exaone_knows_no_positions_where_it_sees_everything() {
+    let model = golden("exaone-moe");
+    let windows = [Some(7), Some(7), Some(7), None, Some(7), None];
+    assert_eq!(windows_of(&model), windows);
+    for (layer, window) in windows.iter().enumerate() {
+        assert_eq!(attention(&model, layer).rotation.is_some(), window.is_some(), "{layer}");
+    }
+    let in_letters = without(configuration("exaone-moe"), "layer_types");
+    assert_eq!(parse(&in_letters).unwrap(), model);
+    let class = json!({"architectures": ["ExaoneMoeForCausalLM"]});
+    assert_eq!(parse(&with(configuration("exaone-moe"), class)).unwrap(), model);
+    let changes = [
+        ("first_last_k_dense_replace", json!(2)),
+        ("is_moe_layer", json!([true, true, true, true, true, true])),
+        ("scoring_func", json!("softmax")),
+        ("topk_method", json!("greedy")),
+    ];
+    refuses_changes("exaone-moe", &changes);
+}

@@ -69,6 +69,7 @@ fn layers_have_mlxs_names() {
         ("kimi-linear", 1, "block_sparse_moe.gate.weight", "mlp.gate.weight"),
         ("kimi-linear", 0, "self_attn.q_conv1d.weight", "self_attn.q_conv.conv.weight"),
         ("laguna", 1, "mlp.gate.weight", "mlp.gate.proj.weight"),
+        ("exaone-moe", 1, "mlp.e_score_correction_bias", "mlp.gate.e_score_correction_bias"),
         ("gemma4-moe", 1, "experts.0.gate_up_proj.weight", "experts.0.up_proj.weight"),
     ] {
         let has = |config: &Value| {
