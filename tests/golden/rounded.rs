@@ -67,6 +67,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "olmoe",
     "solar-open",
     "exaone-moe",
+    "glm-moe-dsa",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[
@@ -133,6 +134,7 @@ const ROUTED: &[&str] = &[
     "olmoe",
     "solar-open",
     "exaone-moe",
+    "glm-moe-dsa",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

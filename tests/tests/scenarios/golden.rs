@@ -150,6 +150,7 @@ answers_as_the_reference_does! {
     olmoe: "olmoe",
     solar_open: "solar-open",
     exaone_moe: "exaone-moe",
+    glm_moe_dsa: "glm-moe-dsa",
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm_moe_dsa;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
@@ -130,6 +131,7 @@ pub const FAMILIES: &[Family] = &[
     solar_open::FAMILY,
     exaone_moe::FAMILY,
     exaone_moe::AS_PUBLISHED,
+    glm_moe_dsa::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

@@ -62,3 +62,18 @@ fn k_exaone_knows_no_positions_where_it_sees_everything() {
     ];
     refuses_changes("exaone-moe", &changes);
 }
+
+#[test]
+fn glm_5_runs_up_to_the_positions_of_which_its_indexer_chooses_all() {
+    let config = configuration("glm-moe-dsa");
+    assert_eq!(config["max_position_embeddings"], json!(256));
+    assert_eq!(golden("glm-moe-dsa").max_position_embeddings, 64);
+    let silent = parse(&without(config, "index_topk")).unwrap();
+    assert_eq!(silent.max_position_embeddings, 256, "of 2,048");
+    let changes = [
+        ("layer_types", json!(["full_attention"])),
+        ("moe_router_dtype", json!("bfloat16")),
+        ("rope_interleave", json!(false)),
+    ];
+    refuses_changes("glm-moe-dsa", &changes);
+}

@@ -1,0 +1,45 @@
+//! GLM-5: latent attention with an indexer, whose choice some layers take over from the one before, and experts.
+//!
+//! `GlmMoeDsaForCausalLM` in Hugging Face transformers.
+
+use super::entry::Family;
+use super::latent::{self, Latent, ROTARY};
+use super::mixture::Routed;
+use crate::model::error::ConfigError;
+use crate::model::fields::Fields;
+use crate::model::whole::ModelSpec;
+
+pub(super) const FAMILY: Family =
+    Family { architecture: "GlmMoeDsaForCausalLM", model_type: "glm_moe_dsa", read };
+
+const LATENT: Latent = Latent {
+    architecture: FAMILY.architecture,
+    rotary: ROTARY,
+    routed: Routed { groups: (1, 1), ..Routed::DEEPSEEK_V3 },
+    dense_first: 3,
+};
+/// Which layers have an indexer, and what it turns: it matters as little as the indexer.
+const OF_INDEXERS: &[&str] = &[
+    "index_share_for_mtp_iteration",
+    "index_skip_topk_offset",
+    "index_topk_freq",
+    "index_topk_pattern",
+    "indexer_rope_interleave",
+    "indexer_types",
+];
+
+fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
+    let refused = |field: &str, found: &str| {
+        let (field, found) = (field.to_owned(), found.to_owned());
+        Err(ConfigError::Unsupported { field, found, architecture: FAMILY.architecture })
+    };
+    if fields.flag("rope_interleave")? == Some(false) {
+        return refused("rope_interleave", "false");
+    }
+    match fields.text("moe_router_dtype")? {
+        None | Some("float32") => {}
+        Some(other) => return refused("moe_router_dtype", other),
+    }
+    fields.understand(OF_INDEXERS);
+    latent::read_indexed(fields, LATENT)
+}
