@@ -68,6 +68,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "solar-open",
     "exaone-moe",
     "glm-moe-dsa",
+    "qwen3-vl",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[

@@ -151,6 +151,7 @@ answers_as_the_reference_does! {
     solar_open: "solar-open",
     exaone_moe: "exaone-moe",
     glm_moe_dsa: "glm-moe-dsa",
+    qwen3_vl: "qwen3-vl",
 }
 
 #[test]

@@ -58,6 +58,7 @@ mod qwen3_5;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
+mod qwen3_vl;
 mod seed_oss;
 mod small_gemma;
 mod smollm3;
@@ -132,6 +133,7 @@ pub const FAMILIES: &[Family] = &[
     exaone_moe::FAMILY,
     exaone_moe::AS_PUBLISHED,
     glm_moe_dsa::FAMILY,
+    qwen3_vl::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

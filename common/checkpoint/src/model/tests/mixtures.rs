@@ -77,3 +77,16 @@ fn glm_5_runs_up_to_the_positions_of_which_its_indexer_chooses_all() {
     ];
     refuses_changes("glm-moe-dsa", &changes);
 }
+
+#[test]
+fn qwen3_vl_is_qwen3_beside_what_sees() {
+    let config = configuration("qwen3-vl");
+    let model = golden("qwen3-vl");
+    assert_eq!((attention(&model, 0).head_dim, rope(&model).theta), (24, 5e6));
+    assert_eq!(&*model.layer_prefix, "model.language_model.layers.");
+    for (field, value) in [("head_dim", json!(null)), ("mlp_bias", json!(true))] {
+        let text = with(config["text_config"].clone(), json!({ field: value }));
+        let error = parse(&with(config.clone(), json!({ "text_config": text }))).unwrap_err();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}
