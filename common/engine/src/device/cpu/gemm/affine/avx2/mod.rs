@@ -204,7 +204,9 @@ fn prepare<'x>(tier: Tier, weight: &Weight<'_>, x: &'x [f32], codes: CodeForm) -
 
 fn scratch(inputs: u64, rows: u64) -> Scratch {
     let activations = row_bytes(inputs).saturating_mul(rows);
-    Scratch { activations, thread: panel::PANEL_BYTES, buffers: "word panel" }
+    // A panel stays when rows become few.
+    let thread = panel::PANEL_BYTES.saturating_add(vnni::sorted_bytes(inputs));
+    Scratch { activations, thread, buffers: "word panel" }
 }
 
 /// A GEMM or GEMV with `rows` rows, by the best instructions that the tier has.

@@ -2,6 +2,10 @@
 //!
 //! A vector of codes belongs to one output, so its accumulator has to be summed across lanes. That is
 //! done for 16 outputs at a time, by transposing and adding, and gives vectors of 16 outputs.
+//!
+//! Each four of them is a chunk behind the one before it: where rows lie a multiple of 2 KiB apart, the same chunk of all
+//! 16 has few places in the first-level cache, and asked for together they wait for each other. One thread read 4-bit codes
+//! 1.1 to 1.4 times as fast so, 0.95 times where rows of 1 KiB need it least, and codes of a byte 1.0 to 1.2 times (Zen 4).
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -9,16 +13,14 @@ use std::ops::Range;
 
 use super::super::activations::Activations;
 use super::super::call::Call;
+use super::sums::{FOURS, SPAN, Sorted, by_quarters, output_sums, quarter_sums, sort};
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Acts, Bits, MAX_GROUP, SHORT_GROUP};
+use crate::device::cpu::gemm::weight::{Acts, Bits, SHORT_GROUP};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::{Avx512Vnni, Line};
 use crate::device::cpu::pool::Tasks;
-
-/// Inputs that are taken at once: whole groups of every size, and chunks of every width of code.
-const SPAN: usize = MAX_GROUP;
 
 /// How far ahead in each row of codes a line is prefetched into the first-level cache; one line, two
 /// and four are alike. Took 8 % off the time of one row beside 4-bit codes.
@@ -26,6 +28,12 @@ const NEAR: usize = 2 * CHUNK;
 
 /// Rows beside which transposing accumulators costs less than transposing weights.
 pub(crate) const FEW_ROWS: usize = 3;
+
+/// Bytes that a task takes at most beside activations of so many inputs.
+pub(crate) fn sorted_bytes(inputs: u64) -> u64 {
+    let row = (inputs / SPAN as u64).saturating_mul(size_of::<Sorted>() as u64);
+    row.saturating_mul(FEW_ROWS as u64)
+}
 
 /// The tasks of a GEMV, or of a GEMM of at most [`FEW_ROWS`] rows.
 pub(crate) fn matmul<'a>(
@@ -61,6 +69,8 @@ struct Spans<'a> {
     first: usize,
     /// The upper and the lower bytes of the activations.
     x: [&'a [[i8; SPAN]]; 2],
+    /// The same as half bytes are multiplied with them; nothing beside whole ones.
+    sorted: &'a [Sorted],
     /// Of each group, the scale of its activations, and that times the sum of their codes.
     scales: &'a [f32],
     sums: &'a [f32],
@@ -98,6 +108,11 @@ impl Task<'_> {
         let row_bytes = self.weight.row_bytes();
         let in_order = Ahead::is_in_order(row_bytes);
         let span = SPAN / self.weight.group; // Groups in a span.
+        let sorted = match BITS {
+            4 => self.sorted(),
+            _ => Vec::new(),
+        };
+        let of_row = self.weight.inputs / SPAN; // Those of a part of a span are copied when they are needed.
         for first_output in self.outputs.clone().step_by(LANES) {
             let outputs = first_output..(first_output + LANES).min(self.outputs.end);
             let codes = &self.weight.codes[first_output * row_bytes..];
@@ -111,7 +126,8 @@ impl Task<'_> {
                     false => first..first,
                 };
                 for (row, y) in y.iter_mut().enumerate().take(self.rows.len()) {
-                    let spans = self.spans(codes, row, whole.clone());
+                    let sorted = sorted.get(row * of_row..).unwrap_or_default();
+                    let spans = self.spans(codes, (row, sorted), whole.clone());
                     // Codes are prefetched once, between the products of the first row.
                     let add = match (row == 0, in_order) {
                         (true, true) => Self::add::<BITS, CHUNKS, PLANES, true, true>,
@@ -135,17 +151,39 @@ impl Task<'_> {
         }
     }
 
-    /// Whole spans of the outputs whose codes are `codes`, beside a row of the task.
-    fn spans<'a>(&'a self, codes: &[u8], row: usize, groups: Range<usize>) -> Spans<'a> {
+    /// The activations of whole spans of all rows, in the order of half bytes.
+    #[target_feature(enable = "avx512f")]
+    fn sorted(&self) -> Vec<Sorted> {
+        let mut sorted = Vec::with_capacity(self.rows.len() * (self.weight.inputs / SPAN));
+        for row in self.rows.clone() {
+            let planes = self.x.planes(row);
+            let [high, low] = [planes.high, planes.low].map(|plane| plane.as_chunks().0);
+            for (high, low) in high.iter().zip(low).take(self.weight.inputs / SPAN) {
+                sorted.push(sort(high, low));
+            }
+        }
+        sorted
+    }
+
+    /// Whole spans of the outputs whose codes are `codes`, beside a row of the task, of which `sorted` begins with what
+    /// [`Task::sorted`] gives, if anything.
+    fn spans<'a>(
+        &'a self,
+        codes: &[u8],
+        (row, sorted): (usize, &'a [Sorted]),
+        groups: Range<usize>,
+    ) -> Spans<'a> {
         let (row, group) = (self.rows.start + row, self.weight.group);
         let planes = self.x.planes(row);
         let inputs = groups.start * group..groups.end * group;
+        let spans = inputs.start / SPAN..inputs.end / SPAN;
         let [high, low] = [&planes.high[inputs.clone()], &planes.low[inputs]];
         Spans {
             from: codes.as_ptr().wrapping_add(groups.start * self.group_bytes()),
             stride: self.weight.row_bytes(),
             first: groups.start,
             x: [high.as_chunks().0, low.as_chunks().0],
+            sorted: sorted.get(spans).unwrap_or_default(),
             scales: &self.x.scales(row)[groups.clone()],
             sums: &self.x.sums(row)[groups],
         }
@@ -207,29 +245,66 @@ impl Task<'_> {
         params: &Params<1>,
         y: &mut __m512,
     ) {
-        let Spans { from, stride, first, x: [high, low], scales, sums } = *spans;
+        let Spans { mut from, stride, first, x: [high, low], sorted, scales, sums } = *spans;
         let span = SPAN / self.weight.group;
+        let chunks = high.len() * CHUNKS;
+        let begin = first * self.group_bytes();
+        let mut ahead = codes.as_ptr();
+        // Where the activations of a chunk are, and how far behind the chunk before it.
+        let (mut x, operand) = match BITS {
+            4 => {
+                assert!(sorted.len() == high.len(), "those of all spans");
+                let first = sorted.as_ptr().cast::<u8>();
+                ([first, first.wrapping_add(size_of::<Sorted>() / 2)], size_of::<Sorted>())
+            }
+            _ => ([high.as_ptr().cast(), low.as_ptr().cast()], CHUNK),
+        };
+        // From one four of outputs to the next: four rows on, a chunk back.
+        let four = if IN_ORDER { 4 * CHUNK } else { 4 * stride };
+        let all = if IN_ORDER { LANES * CHUNK } else { CHUNK };
+        let (hop, hop_ahead) = ((4 * stride).wrapping_sub(CHUNK), four.wrapping_sub(all));
+        let mut fours = [[Line::ZERO; FOURS]; FOURS];
+        let mut quarters = [[_mm512_setzero_si512(); 4]; CHUNKS];
         let mut sum = *y;
-        for index in 0..high.len() {
-            let first = first + index * span;
-            let groups = first..first + span;
-            let mut ahead = codes.as_ptr();
+        for step in 0..chunks + FOURS - 1 {
             if ASK {
-                self.prefetch_params(first_output, &groups);
-                ahead = Ahead::of::<IN_ORDER>(codes, stride, first * self.group_bytes());
+                ahead = Ahead::of::<IN_ORDER>(codes, stride, begin + step * CHUNK);
             }
-            let from = from.wrapping_add(index * CHUNKS * CHUNK);
-            let mut quarters = [[_mm512_setzero_si512(); 4]; CHUNKS];
-            for chunk in 0..CHUNKS {
-                let at = chunk * (SPAN / CHUNKS);
-                let from = from.wrapping_add(chunk * CHUNK);
-                let ahead =
-                    ahead.wrapping_add(chunk * if IN_ORDER { LANES * CHUNK } else { CHUNK });
-                let x = [&high[index], &low[index]].map(|x| x[at..].as_ptr());
-                // SAFETY: the caller's promise.
-                quarters[chunk] =
-                    unsafe { chunk_sums::<BITS, PLANES, ASK, IN_ORDER>(from, stride, x, ahead) };
+            if ASK && step < chunks && step.is_multiple_of(CHUNKS) {
+                let first = first + step / CHUNKS * span;
+                self.prefetch_params(first_output, &(first..first + span));
             }
+            macro_rules! outputs {
+                ($($four:literal)+) => {$(
+                    let chunk = step.wrapping_sub($four);
+                    if chunk < chunks {
+                        let from = from.wrapping_add(hop.wrapping_mul($four));
+                        let ahead = ahead.wrapping_add(hop_ahead.wrapping_mul($four));
+                        let [high, low] = x;
+                        let x = [high.wrapping_sub($four * operand), low.wrapping_sub($four * operand)];
+                        // SAFETY: the caller's promise.
+                        let sums = unsafe {
+                            sums_of_four::<BITS, PLANES, ASK, IN_ORDER>(from, stride, x, ahead)
+                        };
+                        fours[chunk % FOURS][$four].write(sums);
+                    }
+                )+};
+            }
+            outputs!(0 1 2 3);
+            from = from.wrapping_add(CHUNK);
+            let [high, low] = x;
+            x = [high.wrapping_add(operand), low.wrapping_add(operand)];
+            // The chunk that the last four is done with.
+            let chunk = step.wrapping_sub(FOURS - 1);
+            if chunk >= chunks {
+                continue;
+            }
+            quarters[chunk % CHUNKS] = by_quarters(&fours[chunk % FOURS]);
+            if chunk % CHUNKS != CHUNKS - 1 {
+                continue;
+            }
+            let index = chunk / CHUNKS;
+            let first = first + index * span;
             let (scales, sums) = (&scales[index * span..][..span], &sums[index * span..][..span]);
             macro_rules! groups_of {
                 ($quarters:literal) => {
@@ -285,6 +360,7 @@ impl Task<'_> {
             stride: CHUNKS * CHUNK,
             first: groups.start,
             x: [&[high], &[low]],
+            sorted: &[sort(&high, &low)],
             scales: &scales,
             sums: &sums,
         };
@@ -315,119 +391,55 @@ macro_rules! ask {
     };
 }
 
-/// Integer dot products of each quarter of [`CHUNK`] bytes of codes of each of 16 outputs with the codes of
-/// activations, whose upper and lower bytes are `high` and `low`: a vector of outputs per quarter. With `ASK`,
-/// prefetches as many bytes from `ahead` on meanwhile, see [`Ahead`], and into the first-level cache those [`NEAR`]
-/// bytes behind the ones that it multiplies.
+/// Integer dot products of each quarter of [`CHUNK`] bytes of codes of each of four outputs with the codes of activations at
+/// `x`, of which there are upper and lower bytes: lane `i` of a quarter is that of output `i`. With `ASK`, prefetches as many
+/// bytes from `ahead` on meanwhile, see [`Ahead`], and into the first-level cache those [`NEAR`] bytes behind the ones that it
+/// multiplies.
 ///
 /// # Safety
-/// The codes lie at `from` and after it, `stride` bytes apart; the activations at `high` and `low`, one for each of a chunk.
+/// The codes lie at `from` and after it, `stride` bytes apart; at each of `x` lies an operand, beside half bytes two.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-unsafe fn chunk_sums<
+unsafe fn sums_of_four<
     const BITS: usize,
     const PLANES: usize,
     const ASK: bool,
     const IN_ORDER: bool,
 >(
-    mut from: *const u8,
+    from: *const u8,
     stride: usize,
-    [high, low]: [*const i8; 2],
-    mut ahead: *const u8,
-) -> [__m512i; 4] {
+    x: [*const u8; 2],
+    ahead: *const u8,
+) -> __m512i {
     const { assert!(NEAR == 128 && CHUNK == 64, "as written out") };
     // SAFETY: the caller's promise.
-    let (high, low) = unsafe { (operands::<BITS>(high), operands::<BITS>(low)) };
+    let line = |from: *const u8| unsafe { _mm512_loadu_si512(from.cast()) };
+    let last = if BITS == 4 { CHUNK } else { 0 };
+    let [high, low] =
+        [(line(x[0]), line(x[0].wrapping_add(last))), (line(x[1]), line(x[1].wrapping_add(last)))];
     let thrice = 3 * stride;
-    let mut quads = [_mm512_setzero_si512(); 4];
-    for to in &mut quads {
-        macro_rules! sums {
-            ($at:expr; $in_order:literal, $own:literal, $near:literal) => {{
-                if ASK {
-                    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
-                    unsafe {
-                        ask!(IN_ORDER, $in_order, $own, $near;
-                            ahead = ahead, from = from, stride = stride, thrice = thrice);
-                    }
+    macro_rules! sums {
+        ($at:expr; $in_order:literal, $own:literal, $near:literal) => {{
+            if ASK {
+                // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+                unsafe {
+                    ask!(IN_ORDER, $in_order, $own, $near;
+                        ahead = ahead, from = from, stride = stride, thrice = thrice);
                 }
-                // SAFETY: the caller's promise.
-                let codes = unsafe { _mm512_loadu_si512(from.wrapping_add($at).cast()) };
-                output_sums::<BITS, PLANES>(codes, high, low)
-            }};
-        }
-        *to = quarter_sums([
-            sums!(0; "0", "{ahead}", "{from}"),
-            sums!(stride; "64", "{ahead} + {stride}", "{from} + {stride}"),
-            sums!(2 * stride; "128", "{ahead} + 2 * {stride}", "{from} + 2 * {stride}"),
-            sums!(thrice; "192", "{ahead} + {thrice}", "{from} + {thrice}"),
-        ]);
-        from = from.wrapping_add(4 * stride);
-        ahead = ahead.wrapping_add(4 * if IN_ORDER { CHUNK } else { stride });
+            }
+            output_sums::<BITS, PLANES>(line(from.wrapping_add($at)), high, low)
+        }};
     }
-    // Quarter `q` of `quads[b]` has outputs `4b..4b + 4`: 4 × 4 quarters change places.
-    let low_a = _mm512_shuffle_i32x4::<0x44>(quads[0], quads[1]);
-    let high_a = _mm512_shuffle_i32x4::<0xee>(quads[0], quads[1]);
-    let low_b = _mm512_shuffle_i32x4::<0x44>(quads[2], quads[3]);
-    let high_b = _mm512_shuffle_i32x4::<0xee>(quads[2], quads[3]);
-    [
-        _mm512_shuffle_i32x4::<0x88>(low_a, low_b),
-        _mm512_shuffle_i32x4::<0xdd>(low_a, low_b),
-        _mm512_shuffle_i32x4::<0x88>(high_a, high_b),
-        _mm512_shuffle_i32x4::<0xdd>(high_a, high_b),
-    ]
-}
-
-/// Products of [`CHUNK`] bytes of codes of one output with the [`operands`] of both planes, or of the lower one alone:
-/// a sum for every four bytes.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-#[inline]
-fn output_sums<const BITS: usize, const PLANES: usize>(
-    codes: __m512i,
-    high: (__m512i, __m512i),
-    low: (__m512i, __m512i),
-) -> __m512i {
-    let mut sum = _mm512_setzero_si512();
-    if BITS == 4 {
-        let half = _mm512_set1_epi8(0xf);
-        let even = _mm512_and_si512(codes, half);
-        let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), half);
-        if PLANES == 2 {
-            sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, high.0), odd, high.1);
-            sum = _mm512_slli_epi32::<8>(sum);
-        }
-        _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, low.0), odd, low.1)
-    } else {
-        if PLANES == 2 {
-            sum = _mm512_slli_epi32::<8>(_mm512_dpbusd_epi32(sum, codes, high.0));
-        }
-        _mm512_dpbusd_epi32(sum, codes, low.0)
+    let mut sums = quarter_sums([
+        sums!(0; "0", "{ahead}", "{from}"),
+        sums!(stride; "64", "{ahead} + {stride}", "{from} + {stride}"),
+        sums!(2 * stride; "128", "{ahead} + 2 * {stride}", "{from} + 2 * {stride}"),
+        sums!(thrice; "192", "{ahead} + {thrice}", "{from} + {thrice}"),
+    ]);
+    // Whatever is requested next waits for these: compilers put all requests of a step before its first product.
+    // SAFETY: it is a comment.
+    unsafe {
+        asm!("/* {} */", inout(zmm_reg) sums, options(nomem, nostack, preserves_flags));
     }
-}
-
-/// What the bytes of a chunk of codes are multiplied with: for half bytes the activations of the
-/// low halves and those of the high ones, else the first of both.
-///
-/// # Safety
-/// At `x` and after it lies an activation for each code of a chunk.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn operands<const BITS: usize>(x: *const i8) -> (__m512i, __m512i) {
-    // SAFETY: the caller's promise.
-    let line = |index: usize| unsafe { _mm512_loadu_si512(x.wrapping_add(index * CHUNK).cast()) };
-    let first = line(0);
-    if BITS != 4 {
-        return (first, first);
-    }
-    let last = line(1);
-    // 16 even ones, 16 odd ones, and so on.
-    (_mm512_shuffle_i32x4::<0x88>(first, last), _mm512_shuffle_i32x4::<0xdd>(first, last))
-}
-
-/// Sums of the four lanes of every quarter: lane `i` of a quarter is that of `sums[i]`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn quarter_sums(sums: [__m512i; 4]) -> __m512i {
-    let pair = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    let (a, b) = (pair(sums[0], sums[1]), pair(sums[2], sums[3]));
-    _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+    sums
 }

@@ -3,4 +3,5 @@
 //! tiles share with that is in `task`.
 
 pub(crate) mod direct;
+mod sums;
 pub(crate) mod task;
