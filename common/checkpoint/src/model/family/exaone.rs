@@ -1,4 +1,4 @@
-//! What EXAONE's families share: norms of each head, and windows on some layers, of which the others know no positions then.
+//! What EXAONE's families share: norms of each head; and where some layers see a window, the others know no positions.
 
 use serde_json::Value;
 

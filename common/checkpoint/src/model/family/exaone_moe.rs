@@ -46,8 +46,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         false => decoder.layer(attention, &mlp),
     };
     let layers = attention.into_iter().zip(is_sparse).map(layer).collect();
-    let other_prefixes = vec![Name::Borrowed("mtp.")]; // Of layers that predict further tokens.
-    Ok(ModelSpec { other_prefixes, ..decoder.model(layers, false) })
+    Ok(decoder.model(layers, false))
 }
 
 fn mixture(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {

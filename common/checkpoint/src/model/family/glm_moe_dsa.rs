@@ -7,6 +7,7 @@ use super::latent::{self, Latent, ROTARY};
 use super::mixture::Routed;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
+use crate::model::limit;
 use crate::model::whole::ModelSpec;
 
 pub(super) const FAMILY: Family =
@@ -18,7 +19,7 @@ const LATENT: Latent = Latent {
     routed: Routed { groups: (1, 1), ..Routed::DEEPSEEK_V3 },
     dense_first: 3,
 };
-/// Which layers have an indexer, and what it turns: it matters as little as the indexer.
+/// Which layers have an indexer, and what it turns: up to the positions of which it chooses all, that does not matter.
 const OF_INDEXERS: &[&str] = &[
     "index_share_for_mtp_iteration",
     "index_skip_topk_offset",
@@ -39,6 +40,14 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     match fields.text("moe_router_dtype")? {
         None | Some("float32") => {}
         Some(other) => return refused("moe_router_dtype", other),
+    }
+    // Some files say the number of experts under other names, too.
+    let experts = fields.size("n_routed_experts", limit::EXPERTS_OF_LAYER)?;
+    for field in ["num_experts", "num_local_experts"] {
+        match fields.optional_size(field, limit::EXPERTS_OF_LAYER)? {
+            Some(other) if other != experts => return refused(field, &other.to_string()),
+            _ => {}
+        }
     }
     fields.understand(OF_INDEXERS);
     latent::read_indexed(fields, LATENT)

@@ -1,5 +1,7 @@
 //! What families with latent attention share: its sizes and modules, as DeepSeek calls them.
 
+use serde_json::Value;
+
 use super::decoder::Decoder;
 use super::mixture::{self, Routed};
 use crate::model::error::ConfigError;
@@ -69,9 +71,12 @@ pub(super) fn read_indexed(fields: &Fields<'_>, family: Latent) -> Result<ModelS
     let model = read(fields, family)?;
     fields.understand(&["index_head_dim", "index_n_heads", "num_mtp_layers"]);
     if let Some(types) = fields.get("layer_types") {
-        let indexed = |value: &serde_json::Value| value.as_str() == Some("indexed_attention");
-        if !types.as_array().is_some_and(|types| types.iter().all(indexed)) {
-            return Err(wrong("layer_types", "a list of indexed_attention", types));
+        // The second is the word of older versions of the reference.
+        let words = ["indexed_attention", "deepseek_sparse_attention"];
+        let indexed = |value: &Value| value.as_str().is_some_and(|word| words.contains(&word));
+        let layers = model.layers.len();
+        if !types.as_array().is_some_and(|all| all.len() == layers && all.iter().all(indexed)) {
+            return Err(wrong("layer_types", "a list of indexed_attention for every layer", types));
         }
     }
     let chosen = fields.optional_size("index_topk", limit::POSITIONS)?.unwrap_or(CHOSEN);

@@ -29,7 +29,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
 }
 
 fn read_text(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    // What the reference has without it is not what the hidden state's width gives.
+    // Where it is not said, the reference's heads have 128 numbers, whatever the hidden size.
     fields.size("head_dim", limit::HEAD_DIM)?;
     let decoder = Decoder::read(fields, FAMILY.architecture, ROTARY)?;
     let bias = fields.flag("attention_bias")?.unwrap_or(false);

@@ -19,10 +19,10 @@ const DEFAULTS: Routed = Routed { shared: 1, renormalise: true, groups: (1, 1), 
 const ROTARY: Rotary = Rotary { theta: 1e6, ..Rotary::PARTIAL };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    // What the reference has without it is not what the hidden state's width gives.
+    // Where it is not said, the reference's heads have 128 numbers, whatever the hidden size.
     fields.size("head_dim", limit::HEAD_DIM)?;
     let decoder = Decoder::read(fields, FAMILY.architecture, ROTARY)?;
-    // Published files say what they have not.
+    // Published files say that these are off.
     decoder.refuse(fields, &["use_qk_norm"])?;
     let dense = fields.optional_whole("first_k_dense_replace", 0, limit::LAYERS)?;
     if let Some(dense @ 1..) = dense {

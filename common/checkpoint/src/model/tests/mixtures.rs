@@ -68,10 +68,17 @@ fn glm_5_runs_up_to_the_positions_of_which_its_indexer_chooses_all() {
     let config = configuration("glm-moe-dsa");
     assert_eq!(config["max_position_embeddings"], json!(256));
     assert_eq!(golden("glm-moe-dsa").max_position_embeddings, 64);
-    let silent = parse(&without(config, "index_topk")).unwrap();
-    assert_eq!(silent.max_position_embeddings, 256, "of 2,048");
+    let silent = with(without(config, "index_topk"), json!({"max_position_embeddings": 4096}));
+    assert_eq!(parse(&silent).unwrap().max_position_embeddings, 2048);
+    let said =
+        |word: &str| with(silent.clone(), json!({"layer_types": vec![word; 5], "num_experts": 8}));
+    for word in ["indexed_attention", "deepseek_sparse_attention"] {
+        assert_eq!(parse(&said(word)).unwrap(), parse(&silent).unwrap(), "{word}");
+    }
     let changes = [
-        ("layer_types", json!(["full_attention"])),
+        ("layer_types", json!(vec!["full_attention"; 5])),
+        ("layer_types", json!(["indexed_attention"])),
+        ("num_experts", json!(4)),
         ("moe_router_dtype", json!("bfloat16")),
         ("rope_interleave", json!(false)),
     ];
