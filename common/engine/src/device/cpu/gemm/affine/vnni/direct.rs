@@ -4,8 +4,10 @@
 //! done for 16 outputs at a time, by transposing and adding, and gives vectors of 16 outputs.
 //!
 //! Each four of them is a chunk behind the one before it: where rows lie a multiple of 2 KiB apart, the same chunk of all
-//! 16 has few places in the first-level cache, and asked for together they wait for each other. One thread read 4-bit codes
-//! 1.1 to 1.4 times as fast so, 0.95 times where rows of 1 KiB need it least, and codes of a byte 1.0 to 1.2 times (Zen 4).
+//! 16 has few places in the first-level cache, and asked for together they wait for each other. With that, activations
+//! that are put in the order of half bytes once for all outputs, and requests that wait for products, one thread read 4-bit
+//! codes 1.1 to 1.4 times as fast in rows of 384 bytes, 2 and 4 KiB, 0.94 times in rows of 1 KiB, and codes of a byte 1.0 to
+//! 1.2 times (Zen 4; all three together).
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -220,8 +222,8 @@ impl Task<'_> {
     /// The micro-kernel: adds the products of spans to `y`, a vector of 16 outputs, of which `first_output` is the first and
     /// `codes` begins with the codes. With `ASK`, prefetches what comes after them meanwhile.
     ///
-    /// Sums of products stay in registers until they are scaled: with a call for each chunk, which stored them, 4-bit codes
-    /// took a quarter longer in the cache and a tenth from memory (Zen 4).
+    /// Sums of a four of outputs lie on the stack until those of the last four of the same chunk are there; then they stay in
+    /// registers until they are scaled.
     ///
     /// # Safety
     /// The spans are where they say, and `params` has their groups.

@@ -34,9 +34,8 @@ pub(crate) fn by_quarters([a, b, c, d]: &[Line; FOURS]) -> [__m512i; 4] {
     ]
 }
 
-/// Products of [`CHUNK`] bytes of codes of one output with the activations of both planes, or of the lower one alone, beside half bytes
-/// as [`sort`] has them:
-/// a sum for every four bytes.
+/// Products of [`CHUNK`] bytes of codes of one output with the activations of both planes, or of the lower one alone: a sum for
+/// every four bytes. Beside half bytes, activations are as [`sort`] has them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline]
 pub(crate) fn output_sums<const BITS: usize, const PLANES: usize>(
@@ -66,6 +65,7 @@ pub(crate) fn output_sums<const BITS: usize, const PLANES: usize>(
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(crate) fn sort(high: &[i8; SPAN], low: &[i8; SPAN]) -> Sorted {
+    const { assert!(SPAN == 2 * CHUNK) }
     let mut sorted = [Line::ZERO; 4];
     for (plane, sorted) in [high, low].into_iter().zip(sorted.chunks_exact_mut(2)) {
         let [first, last] = [&plane[..CHUNK], &plane[CHUNK..]];
