@@ -13,7 +13,7 @@ use crate::model::error::ConfigError;
 use crate::model::fields::{Fields, shown};
 use crate::model::limit;
 use crate::model::rope::Rotary;
-use crate::model::spec::{CorrectionSpec, Name, Op, RouterSpec};
+use crate::model::spec::{CorrectionSpec, MlpSpec, Name, Op, RouterSpec};
 use crate::model::whole::ModelSpec;
 
 pub(super) const FAMILY: Family =
@@ -27,7 +27,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     let attention = exaone::attention(&decoder, fields)?;
     let mlp = decoder.mlp(fields)?;
-    let sparse = mixture(&decoder, fields)?;
+    let sparse = mixture(&decoder, fields, &mlp)?;
     let is_sparse = mixture::sparse_layers(&decoder, fields, 1)?;
     // Published files say the same in words of their own.
     let dense = is_sparse.iter().take_while(|is_sparse| !**is_sparse).count();
@@ -49,7 +49,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     Ok(decoder.model(layers, false))
 }
 
-fn mixture(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
+fn mixture(decoder: &Decoder, fields: &Fields<'_>, mlp: &MlpSpec) -> Result<Op, ConfigError> {
     decoder.only(fields, "scoring_func", &["sigmoid"])?;
     decoder.only(fields, "topk_method", &["noaux_tc"])?;
     let name = Name::Borrowed(match mlx::is_of_mlx(fields) {
@@ -61,9 +61,8 @@ fn mixture(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
         ..mixture::grouped(fields, DEFAULTS)?
     };
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
-    let mlp = decoder.mlp(fields)?;
     let shared = fields.optional_whole("num_shared_experts", 0, limit::EXPERTS_OF_LAYER)?;
     let shared = inner_size.saturating_mul(shared.unwrap_or(DEFAULTS.shared));
-    let experts = decoder.experts(fields, Mixture::USUAL, &mlp, inner_size, router)?;
-    Ok(mixture::with_shared(experts, &mlp, mixture::SHARED, shared))
+    let experts = decoder.experts(fields, Mixture::USUAL, mlp, inner_size, router)?;
+    Ok(mixture::with_shared(experts, mlp, mixture::SHARED, shared))
 }

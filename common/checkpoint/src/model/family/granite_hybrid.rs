@@ -18,12 +18,6 @@ use crate::model::whole::{LogitsSpec, ModelSpec};
 pub(super) const FAMILY: Family =
     Family { architecture: "GraniteMoeHybridForCausalLM", model_type: "granitemoehybrid", read };
 
-const MIXTURE: Mixture = Mixture {
-    count: &["num_local_experts"],
-    prefix: "block_sparse_moe.experts.",
-    ..Mixture::USUAL
-};
-
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     let Multipliers { embedding, scale, residual, divisor } = multipliers(fields)?;
@@ -93,6 +87,6 @@ fn second(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
     let mlp = decoder.mlp(fields)?;
     let inner_size = mlp.inner_size;
     let router = mixture::softmax("block_sparse_moe.router.layer", true);
-    let experts = decoder.experts(fields, MIXTURE, &mlp, inner_size, router)?;
+    let experts = decoder.experts(fields, Mixture::GRANITE, &mlp, inner_size, router)?;
     Ok(Op::Sum(vec![Op::Experts(experts), Op::Mlp(shared)]))
 }

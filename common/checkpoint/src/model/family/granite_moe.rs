@@ -15,19 +15,13 @@ use crate::model::whole::{LogitsSpec, ModelSpec};
 pub(super) const FAMILY: Family =
     Family { architecture: "GraniteMoeForCausalLM", model_type: "granitemoe", read };
 
-const MIXTURE: Mixture = Mixture {
-    count: &["num_local_experts"],
-    prefix: "block_sparse_moe.experts.",
-    ..Mixture::USUAL
-};
-
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     let Multipliers { embedding, scale, residual, divisor } = multipliers(fields)?;
     let mlp = decoder.mlp(fields)?;
     let router = mixture::softmax("block_sparse_moe.router.layer", true);
-    let experts = decoder.experts(fields, MIXTURE, &mlp, mlp.inner_size, router)?;
+    let experts = decoder.experts(fields, Mixture::GRANITE, &mlp, mlp.inner_size, router)?;
     let plain = decoder.attention();
     let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, scale, ..plain };
     let mut layer = decoder.pre_norm(attention, Op::Experts(experts));

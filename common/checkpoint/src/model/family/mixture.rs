@@ -41,6 +41,9 @@ impl Mixture {
         modules: ["w1", "w3", "w2"],
         ..Mixture::USUAL
     };
+    /// As Granite does: Mixtral's names, but for those of modules.
+    pub(super) const GRANITE: Mixture =
+        Mixture { modules: Mixture::USUAL.modules, ..Mixture::BLOCK_SPARSE };
 }
 
 /// A router whose scores are the softmax of its products.
